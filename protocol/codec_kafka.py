@@ -48,6 +48,10 @@ _FRAME_START = struct.Struct(">ihhih")
 _RESPONSE_START = struct.Struct(">ii")
 _INT32 = struct.Struct(">i")
 _VERSION = struct.Struct(">h")
+_CORRELATION_ID_AT: Final = LENGTH_BYTES
+_FIRST_WITH_SESSIONS: Final = 7
+_SESSION_ID_AT: Final = 6
+"""In the body of an answer to a fetch, after the throttle time and the error code."""
 _HEADER_BYTES: Final = _REQUEST_START.size
 _MAX_FRAME_BYTES: Final = 0x7FFFFFFF
 _UNENCODABLE: Final = (struct.error, AttributeError, TypeError, ValueError, OverflowError)
@@ -175,6 +179,18 @@ def for_another_request(buffers: list[Buffer], correlation_id: int) -> list[Buff
     first = memoryview(buffers[0])
     length, _ = _RESPONSE_START.unpack_from(first)
     return [_RESPONSE_START.pack(length, correlation_id), first[_RESPONSE_START.size :], *buffers[1:]]
+
+
+def for_another_fetch(
+    buffers: list[Buffer], api_version: int, correlation_id: int, session_id: int
+) -> list[Buffer]:
+    """The buffers of the answer to a fetch, for another fetch of that version, perhaps of another session."""
+    first = bytearray(buffers[0])
+    _INT32.pack_into(first, _CORRELATION_ID_AT, correlation_id)
+    if api_version >= _FIRST_WITH_SESSIONS:
+        tags = _codec_of(ApiKey.FETCH, api_version).has_response_tags
+        _INT32.pack_into(first, _RESPONSE_START.size + tags + _SESSION_ID_AT, session_id)
+    return [first, *buffers[1:]]
 
 
 def encode_request(

@@ -53,6 +53,8 @@ _HEAD_START = struct.Struct(">BBI")
 _FRAME_START = struct.Struct(">IBBI")
 _FIXARRAY: Final = 0x90
 _UINT32_MARK: Final = 0xCE
+_INT_BYTES: Final = {0xCC: 2, 0xCD: 3, _UINT32_MARK: 5}
+"""The length of a correlation id by its first byte; 1 for others."""
 _MALFORMED: Final = (msgspec.MsgspecError, ValueError, RecursionError, MemoryError)
 _UNENCODABLE: Final = (msgspec.MsgspecError, TypeError, OverflowError, ValueError, RecursionError)
 _encoder: Final = msgspec.msgpack.Encoder(uuid_format="bytes")
@@ -180,6 +182,17 @@ def encode_response(correlation_id: int, body: Any) -> list[Buffer]:
     records: list[Buffer] = []
     head = (_UINT32_MAX, correlation_id, _without_records(body, records))
     return _frame(_FIRST_RESPONSE_BYTE, head, records)
+
+
+def for_another_request(buffers: list[Buffer], correlation_id: int) -> list[Buffer]:
+    """The buffers of `encode_response`, with the correlation id of another request."""
+    first = bytes(buffers[0])
+    length, marker, mark, head_bytes = _FRAME_START.unpack_from(first)
+    end = _FRAME_START.size + _INT_BYTES.get(first[_FRAME_START.size], 1)
+    number = _encoder.encode(correlation_id)
+    more = _FRAME_START.size + len(number) - end
+    start = _FRAME_START.pack(length + more, marker, mark, head_bytes + more)
+    return [b"".join((start, number, first[end:])), *buffers[1:]]
 
 
 def decode_request(payload: memoryview, most_head_bytes: int = MAX_HEAD_BYTES) -> RequestHead:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from barnabas.broker.base.limits import MAX_ON_NETWORK_THREAD
-from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.api_request import ApiRequest, EncodedAnswer
 from barnabas.broker.handlers.authorization import allows, may_act_as_broker
 from barnabas.broker.handlers.leader_hints import LeaderHints
 from barnabas.broker.handlers.services import Services
@@ -31,6 +31,7 @@ from barnabas.broker.replication.fetch_sessions import (
 )
 from barnabas.broker.replication.partition import Isolation, PartitionRead
 from barnabas.common.security.acl import Operation, ResourceType
+from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, Offset, TopicId, TopicPartition
@@ -240,12 +241,12 @@ class _Fetch:
             raw.park(cancel)
 
     def send(self, result: FetchResult) -> None:
-        outcomes = result.outcomes
-        if not self._request.is_since(_FIRST_WITH_ZSTD):
+        outcomes, request = result.outcomes, self._request
+        if not request.is_since(_FIRST_WITH_ZSTD):
             outcomes = [self._without_zstd(outcome) for outcome in outcomes]
         session, epoch = self._session, self._session_request.epoch
         session_id = wire.NO_SESSION
-        is_empty = self._request.quotas is not None and not self._request.charge_fetched(_size(outcomes))
+        is_empty = request.quotas is not None and not request.charge_fetched(_size(outcomes))
         if is_empty:
             # The partitions stay as they were for the next fetch, which reads them again.
             outcomes = []
@@ -253,12 +254,39 @@ class _Fetch:
             session_id = session.id
             news = session.answer(epoch, outcomes)
             if news is None:
-                _refuse(self._request, ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id)
+                _refuse(request, ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id)
                 return
             outcomes = news
         elif epoch == wire.INITIAL_EPOCH and not is_empty:
             session_id = self._sessions.open(self._session_request, outcomes)
-        self._request.respond(_response(self._services, self._request, session_id, outcomes))
+        if result.answers is None or request.quotas is not None or len(outcomes) != len(result.outcomes):
+            request.respond(_response(self._services, request, session_id, outcomes))
+        else:
+            self._share(result.answers, session_id, outcomes)
+
+    def _share(
+        self, answers: dict[int | None, EncodedAnswer], session_id: int, outcomes: list[FetchOutcome]
+    ) -> None:
+        """Send the answer that others of this version get too, with other ids of correlation and session."""
+        request = self._request
+        version = request.api_version
+        if version is None and session_id != wire.NO_SESSION:
+            request.respond(_response(self._services, request, session_id, outcomes))
+            return
+        answer = answers.get(version)
+        if answer is None:
+            answer = request.encoded(_response(self._services, request, wire.NO_SESSION, outcomes))
+            if answer is None:
+                return
+            answers[version] = answer
+        raw = request.raw
+        raw.errors = answer.errors
+        if version is None:
+            raw.respond(codec_msgpack.for_another_request(answer.buffers, request.correlation_id))
+        else:
+            raw.respond(
+                codec_kafka.for_another_fetch(answer.buffers, version, request.correlation_id, session_id)
+            )
 
     def _without_zstd(self, outcome: FetchOutcome) -> FetchOutcome:
         """As in Kafka, clients that do not know zstd get an error for topics that are compressed with it."""

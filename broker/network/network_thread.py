@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import uvloop
 
-from barnabas.broker.base.deadlines import LoopDeadlines
 from barnabas.broker.base.limits import ADOPTIONS_RUN_NS, HANDSHAKES_RUN_NS
+from barnabas.broker.base.purgatory import LoopDeadlines
 from barnabas.broker.network.connection import DISPLACED, STOPPING, Connection
 from barnabas.broker.network.handshakes import Handshakes
 from barnabas.broker.network.memory import RequestMemory

@@ -20,7 +20,7 @@ from collections.abc import Callable, Container, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from barnabas.broker.base.limits import COLD_READERS, MAX_COLD_BYTES, MAX_WAITING_FOR_COLD_READERS
 from barnabas.broker.base.purgatory import Cancel, DelayedOperation
@@ -29,6 +29,7 @@ from barnabas.broker.log.batch_scan import READ_BUFFERS
 from barnabas.broker.replication.near_replicas import NearConsumer
 from barnabas.broker.replication.partition import Isolation, Partition, PartitionRead
 from barnabas.broker.replication.replication_quota import ReplicationQuota
+from barnabas.broker.replication.sliced_checks import SharedReads
 from barnabas.common.settings import LONG_MAX
 from barnabas.common.workers import Workers, WorkRefused
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -69,6 +70,10 @@ class FetchParams:
     """Topics that may be read; None if all may."""
     may_read: Callable[[str], bool] = lambda topic: False
     """Whether another topic may be read, too."""
+
+    def lets_read(self, item: FetchItem) -> bool:
+        topic = item.partition.topic
+        return self.readable is None or topic in self.readable or self.may_read(topic)
 
 
 class FetchItem(NamedTuple):
@@ -129,7 +134,7 @@ class FetchResult(NamedTuple):
 
     ``is_urgent``: one of them must be answered now, with or without records. ``is_cold``: some records could
     not be read without waiting for the disk. ``empty_bytes``: those of ``bytes_read`` that hold no record for
-    the consumer.
+    the consumer. ``answers``: if consumers may share the result, their encoded answers by protocol version.
     """
 
     outcomes: list[FetchOutcome]
@@ -137,6 +142,7 @@ class FetchResult(NamedTuple):
     is_urgent: bool
     is_cold: bool = False
     empty_bytes: int = 0
+    answers: dict[int | None, Any] | None = None
 
     def is_enough(self, params: FetchParams) -> bool:
         """Whether the fetch is answered without waiting for more records.
@@ -185,6 +191,7 @@ class FetchReader:
         self.near_consumer: Callable[[FetchParams], NearConsumer] | None = None
         self.quota = ReplicationQuota(NO_BROKER, lambda topic: ()) if quota is None else quota
         """The throttle of this broker's leaders towards replicas that are not in sync."""
+        self.shared = SharedReads[FetchResult]()
         self._turns = itertools.count()
         self._stopped = threading.Event()
         self._workers = Workers("cold-read", threads=threads, max_waiting=max_waiting, on_fatal=on_fatal)
@@ -218,6 +225,42 @@ class FetchReader:
             is_urgent = is_urgent or (not read.records and read.is_urgent)
             is_cold = is_cold or read.is_cold
         return FetchResult(outcomes, bytes_read, is_urgent, is_cold, empty_bytes)
+
+    def finds_nothing(self, params: FetchParams, items: Sequence[FetchItem]) -> bool:
+        """Whether `read_all` would certainly find nothing for a consumer, because it has read everything."""
+        if params.min_bytes <= 0 or (params.rack_id and self.near_consumer is not None):
+            return False
+        try:
+            for item in items:
+                if item.last_fetched_epoch >= 0 or not params.lets_read(item):
+                    return False
+                end = find(self.partition_of, item).readable_end(
+                    item.current_leader_epoch, params.isolation, from_any_replica=params.reads_any_replica
+                )
+                if end != item.fetch_offset:
+                    return False
+        except ApiError:
+            return False
+        return True
+
+    def read_shared(self, params: FetchParams, items: Sequence[FetchItem]) -> FetchResult:
+        """As `read_all`, for a consumer that waited; others that waited for the same share the result."""
+        if len(items) != 1 or params.rack_id or not params.lets_read(items[0]):
+            return self.read_all(params, items)
+        (item,) = items
+        try:
+            partition = find(self.partition_of, item)
+        except ApiError:
+            return self.read_all(params, items)
+        question = (item, params.isolation, params.max_bytes, params.reads_any_replica)
+        state = partition.read_state
+        result = self.shared.find(question, state)
+        if result is None:
+            result = self.read_all(params, items)
+            if not (result.is_urgent or result.is_cold):
+                result = result._replace(answers={})
+                self.shared.keep(question, state, result, has_records=result.bytes_read > 0)
+        return result
 
     def finish(
         self, params: FetchParams, result: FetchResult, answer: Callable[[FetchResult], None]
@@ -383,6 +426,8 @@ def refusing_to_wait(result: FetchResult, doubt: Callable[[TopicPartition], obje
     Committed records stay committed under any leader, so they are served. But a consumer that waits here for
     more might wait without end while another broker leads.
     """
+    if all(doubt(item.partition) is None for item, _ in result.outcomes):
+        return result
     refused = PartitionRead.failed(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     outcomes = [
         FetchOutcome(item, refused)
@@ -393,7 +438,7 @@ def refusing_to_wait(result: FetchResult, doubt: Callable[[TopicPartition], obje
         for item, read in result.outcomes
     ]
     is_urgent = result.is_urgent or any(read.error for _, read in outcomes)
-    return result._replace(outcomes=outcomes, is_urgent=is_urgent)
+    return result._replace(outcomes=outcomes, is_urgent=is_urgent, answers=None)
 
 
 class DelayedFetch(DelayedOperation):
@@ -412,21 +457,26 @@ class DelayedFetch(DelayedOperation):
         source: FetchSource,
         reader: FetchReader,
         answer: Callable[[FetchResult], None],
-        result: FetchResult,
+        result: FetchResult | None,
         doubt: Callable[[TopicPartition], object],
     ) -> None:
-        """``result`` is the read that found too little; ``doubt`` as for `refusing_to_wait`."""
+        """``result`` is the read that found too little, None at the ends of all partitions; ``doubt`` as for
+        `refusing_to_wait`.
+        """
         super().__init__(deadline_ms)
         self._params = params
         self._source = source
         self._reader = reader
+        self._read = reader.read_all if params.is_follower else reader.read_shared
         self._answer = answer
         self._doubt = doubt
         self._was_just_read = True
+        self._result: FetchResult | None = None
+        """That of the try that found enough."""
         self._ends: dict[TopicPartition, Offset] = {}
         """The end of each partition for this reader at the last read, which found too few bytes below it;
         without an entry, the fetch offset."""
-        if result.bytes_read:
+        if result is not None and result.bytes_read:
             self._note_ends(result)
 
     @property
@@ -470,9 +520,12 @@ class DelayedFetch(DelayedOperation):
                 has_more = True
         if not has_more:
             return False
-        result = self._reader.read_all(params, items)
+        result = self._read(params, items)
         self._note_ends(result)
-        return result.is_enough(params)
+        if not result.is_enough(params):
+            return False
+        self._result = result
+        return True
 
     def _note_ends(self, result: FetchResult) -> None:
         for item, read in result.outcomes:
@@ -481,7 +534,7 @@ class DelayedFetch(DelayedOperation):
 
     def on_complete(self) -> None:
         params = self._params
-        result = self._reader.read_all(params, self._source.items())
+        result = self._result or self._read(params, self._source.items())
         if not params.is_follower:
             result = refusing_to_wait(result, self._doubt)
         self._reader.finish(params, result, self._answer)

@@ -614,6 +614,13 @@ class Partition:
         self._check_readable(current_leader_epoch, from_any_replica)
         return self._end_for(isolation, self.log.log_end_offset)
 
+    @property
+    def read_state(self) -> tuple[object, ...]:
+        """Equal at two times only if a read between them found the same. Without the lock."""
+        log = self.log
+        offsets = (self.high_watermark, self.last_stable_offset, log.log_start_offset, log.log_end_offset)
+        return self, self.role, self.leader_epoch, *offsets
+
     def epoch_end(self, current_leader_epoch: int, epoch: LeaderEpoch) -> EpochEnd:
         """Where this leader's history of an epoch ends; epoch and offset are -1 if it is unknown."""
         with self._lock:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Final
 
 from barnabas.broker.base.clocks import monotonic_ms, wall_clock_ms
@@ -88,23 +88,20 @@ class ReplicaManager:
         self.follower_purgatory = Purgatory("follower-fetch", reaper)
         self.consumer_purgatory = Purgatory("consumer-fetch", reaper)
         self.follower_sessions = FetchSessions(self.follower_purgatory.check_and_complete, metadata, now_ms)
-        wakes = self.consumer_wakes = SlicedChecks(self.consumer_purgatory, call_soon, on_fatal=on_fatal)
-        self.consumer_sessions = FetchSessions(wakes.note, metadata, now_ms, max_fetch_sessions)
         self.role_listeners: list[Callable[[TopicPartition], None]] = []
         self.fence, self.traffic = Fence(self._fenced), Traffic()
         self.disk_failures = DiskFailures(broker_id, logs, isr_store, on_fatal=on_fatal)
-        self.deletions = RecordDeletions(
-            reaper,
-            self._writable,
-            metadata,
-            note_error=self.disk_failures.note,
-            log_start_moved=self._log_start_moved,
-            now_ms=now_ms,
-        )
         of, note = topic_settings.of, self.disk_failures.note
+        moved = self._log_start_moved
+        self.deletions = RecordDeletions(
+            reaper, self._writable, metadata, note_error=note, log_start_moved=moved, now_ms=now_ms
+        )
         self.leader_quota = ReplicationQuota(broker_id, lambda topic: of(topic).throttled_leaders)
         self.follower_quota = ReplicationQuota(broker_id, lambda topic: of(topic).throttled_followers)
         self._reader = FetchReader(self.partition, note, self.traffic, self.leader_quota, on_fatal=on_fatal)
+        waiting, shared = self.consumer_purgatory, self._reader.shared
+        wakes = self.consumer_wakes = SlicedChecks(waiting, call_soon, shared, on_fatal=on_fatal)
+        self.consumer_sessions = FetchSessions(wakes.note, metadata, now_ms, max_fetch_sessions)
         self.markers, self.fetchers = TransactionMarkers(self), make_fetchers(self)
         self.roles = RoleChanges(
             broker_id,
@@ -378,18 +375,23 @@ class ReplicaManager:
         A follower has one long poll at a time: a newer fetch, even an empty one, answers the older at once.
         So a follower of additional partitions need not wait until its poll expires.
         """
-
-        reader = self._reader
-        result = reader.read_all(params, source.items())
-        if params.is_follower:
-            superseded = self._parked.pop(params.replica_id, None)
-            if superseded is not None:
-                superseded.force_complete()
-            result = self._note_progress(params, result)
-        elif self.fence.reason is not None:
-            result = refusing_to_wait(result, self.doubt)
-        if params.max_wait_ms <= 0 or result.is_enough(params) or not (watched := source.watched):
-            return reader.finish(params, result, answer)
+        reader, items = self._reader, source.items()
+        result: FetchResult | None = None
+        watched: Sequence[Hashable] = ()
+        may_wait = params.max_wait_ms > 0 and self.fence.reason is None and not params.is_follower
+        if may_wait and reader.finds_nothing(params, items):
+            watched = source.watched
+        if not watched:
+            result = reader.read_all(params, items)
+            if params.is_follower:
+                superseded = self._parked.pop(params.replica_id, None)
+                if superseded is not None:
+                    superseded.force_complete()
+                result = self._note_progress(params, result)
+            elif self.fence.reason is not None:
+                result = refusing_to_wait(result, self.doubt)
+            if params.max_wait_ms <= 0 or result.is_enough(params) or not (watched := source.watched):
+                return reader.finish(params, result, answer)
         deadline_ms = self.now_ms() + params.max_wait_ms
         delayed = DelayedFetch(deadline_ms, params, source, reader, answer, result, self.doubt)
         purgatory = self.consumer_purgatory

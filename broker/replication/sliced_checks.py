@@ -1,14 +1,59 @@
-"""Checks of the many operations that one record may complete, on a network thread and beside it."""
+"""Checks of the many fetches that one record may complete, and the reads that these share."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
+from typing import Any, Final, Generic, TypeVar
 
 from barnabas.broker.base.limits import MAX_ON_NETWORK_THREAD, SLICE_OPERATIONS, SLICE_PARTITIONS
 from barnabas.broker.base.purgatory import DelayedOperation, Purgatory
 from barnabas.common.workers import Task
+
+R = TypeVar("R")
+
+_MOST_SHARED: Final = 16
+"""If consumers ask for more different reads in turns, each reads for itself."""
+
+
+class SharedReads(Generic[R]):
+    """Reads that several waiting consumers share, because they ask the same of the same state of a partition.
+
+    A record may wake thousands of consumers, and most of them wait at one offset. The first one reads, and
+    the others get its result, with the encoded answers. A result is found only while the partition's offsets
+    and epoch are those of before its read, so it is never older than a read would be.
+
+    Bounded: a few results. One with records, which keep a segment's mapping, lasts only for a slice of
+    wake-ups: while the slice's thread has entered this context manager. Any thread may read meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._is_slice = False
+        self._results: dict[Hashable, tuple[Hashable, R]] = {}
+
+    def __enter__(self) -> None:
+        self._is_slice = True
+
+    def __exit__(self, *exc: object) -> None:
+        self._is_slice = False
+        self._results.clear()
+
+    def find(self, question: Hashable, state: Hashable) -> R | None:
+        """The result of that question for that state, if it is known."""
+        known = self._results.get(question)
+        return known[1] if known is not None and known[0] == state else None
+
+    def keep(self, question: Hashable, state: Hashable, result: R, *, has_records: bool) -> None:
+        """Keep a result whose read began after the state was looked at."""
+        results = self._results
+        if len(results) >= _MOST_SHARED:
+            results.clear()
+        if self._is_slice or not has_records:
+            results[question] = state, result
+        if has_records and not self._is_slice:
+            # The slice may have ended just before it was kept.
+            results.pop(question, None)
 
 
 class SlicedChecks:
@@ -29,10 +74,12 @@ class SlicedChecks:
         self,
         purgatory: Purgatory,
         call_soon: Callable[[Callable[[], None]], None],
+        shared: SharedReads[Any],
         *,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self.call_soon = call_soon
+        self._shared = shared
         self._purgatory = purgatory
         purgatory.end_elsewhere = self._take_large
         # Guards the fields below.
@@ -87,18 +134,24 @@ class SlicedChecks:
         return True
 
     def _run_slice(self) -> None:
+        with self._shared:
+            has_more = self._check_some()
+        if has_more:
+            self.call_soon(self._run_slice)
+
+    def _check_some(self) -> bool:
         partitions = 0
         for _ in range(SLICE_OPERATIONS):
             operation = self._next()
             if operation is None:
-                return
+                return False
             if self._take_large(operation):
                 continue
             self._purgatory.check(operation)
             partitions += operation.size
             if partitions >= SLICE_PARTITIONS:
                 break
-        self.call_soon(self._run_slice)
+        return True
 
     def _next(self) -> DelayedOperation | None:
         """The next operation to check; if there is none, the next `note` schedules another slice."""

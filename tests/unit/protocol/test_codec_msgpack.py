@@ -121,6 +121,15 @@ def test_records_may_be_sent_from_several_buffers_or_be_null_or_empty() -> None:
     assert batches_of(decode_request(frame).body) == [b"abc", None, b"", b"", b"d"]
 
 
+@pytest.mark.parametrize("other", [0, 127, 128, 255, 256, 65_535, 65_536, 2**31 - 1])
+@pytest.mark.parametrize("correlation_id", [1, 200, 2**31 - 1])
+def test_an_answer_may_be_sent_again_for_another_request(correlation_id: int, other: int) -> None:
+    partition = FetchPartitionResponse(partition_index=1, error_code=0, records=memoryview(b"batch"))
+    body = FetchResponse(responses=[FetchTopicResponse(topic="t", partitions=[partition])])
+    again = codec_msgpack.for_another_request(codec_msgpack.encode_response(correlation_id, body), other)
+    assert again == codec_msgpack.encode_response(other, body)
+
+
 def test_the_first_byte_tells_native_requests_from_kafkas() -> None:
     assert is_native(payload(encode_request(1, "c", produce(b"x"))))
     assert not is_native(memoryview(b"\0\0\0\7"))

@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from barnabas.broker.base.deadlines import LoopDeadlines
 from barnabas.broker.base.limits import SLICE_OPERATIONS, SLICE_PARTITIONS
-from barnabas.broker.base.purgatory import DelayedOperation, Purgatory, Reaper
+from barnabas.broker.base.purgatory import DelayedOperation, LoopDeadlines, Purgatory, Reaper
 from tests.support.building import Clock, fatal
 
 
