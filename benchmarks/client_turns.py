@@ -1,9 +1,10 @@
 """The client's turns of `against_release`: a process that sends and consumes on demand, and says its CPU.
 
 It runs with the client of one tree, so it uses nothing else of the project. Each line of its input is
-``send N`` or ``consume N``; each line of its output is the CPU of this process for a record, in microseconds.
+``send PARTITION N`` or ``consume PARTITION N``, from the first record on; each line of its output is the CPU
+of this process for a record, in microseconds.
 
-    python client_turns.py BOOTSTRAP TOPIC PARTITION
+    python client_turns.py BOOTSTRAP TOPIC
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ async def _consume(consumer: Consumer, count: int) -> None:
         count -= len(await consumer.poll())
 
 
-async def _serve(bootstrap: str, topic: str, partition: int) -> None:
+async def _serve(bootstrap: str, topic: str) -> None:
     async with Producer(bootstrap_servers=bootstrap, acks=1, batch_size=131_072, linger_ms=5) as producer:
         while words := (await asyncio.to_thread(sys.stdin.readline)).split():
-            count = int(words[1])
+            partition, count = map(int, words[1:])
             if words[0] == "send":
                 began = time.process_time()
                 await _send(producer, topic, partition, count)
@@ -48,4 +49,4 @@ async def _serve(bootstrap: str, topic: str, partition: int) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(_serve(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    uvloop.run(_serve(sys.argv[1], sys.argv[2]))

@@ -59,7 +59,7 @@ class Tree:
         """What ``barnabas --version`` of this tree says, on one line."""
         words = self.command(sys.executable, "-m", "barnabas.cli.main", "--version")
         done = subprocess.run(words, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
-        return ", ".join(done.stdout.split("\n")[:-1])
+        return ", ".join(done.stdout.splitlines())
 
 
 def _is_known(line: str, named: str) -> bool:
