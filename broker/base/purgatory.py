@@ -372,8 +372,13 @@ class Purgatory:
 
         Without ``timers`` the reaper expires it. Raises the errors of the operation's own code.
         """
-        if operation.check() or operation.is_completed:
-            return
+        if not (operation.check() or operation.is_completed):
+            self.watch(operation, keys, timers)
+
+    def watch(
+        self, operation: DelayedOperation, keys: Iterable[Hashable], timers: Timers | None = None
+    ) -> None:
+        """Let an operation wait whose condition did not hold a moment ago; raises as the other."""
         if self._watch(operation, tuple(keys), timers or self._reaper):
             # An event may have come after the first try and before the operation watched its keys.
             operation.check()

@@ -7,6 +7,7 @@ just confirmed it: see `coordinators.transactions.verification`.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from barnabas.broker.log.log_transactions import VerificationGuard
 from barnabas.broker.log.producer_state import VerificationGuards
 from barnabas.broker.log.record_checks import are_quickly_prepared
 from barnabas.broker.network.request import Lane
+from barnabas.broker.replication.replica_manager import AppendAnswer
 from barnabas.broker.security.authorizer import Authorizer
 from barnabas.common.security.acl import Operation, ResourceType
 from barnabas.protocol.compression import Compression
@@ -33,6 +35,7 @@ from barnabas.protocol.topic_names import INTERNAL_TOPICS
 
 _name_of: Final = attrgetter("name")
 _ACKS: Final = (-1, 0, 1)
+_NETWORK: Final = Lane.NETWORK
 _EMPTY: Final = memoryview(b"")
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _FIRST_SERVED: Final = 3
@@ -101,14 +104,7 @@ def _produce(services: Services, request: ApiRequest, body: wire.ProduceRequest)
                 refused[index] = unconfirmed.get(tp) or refused[index]
         accepted = [named for named in batches if named[0] not in unconfirmed] if unconfirmed else batches
 
-        def write() -> None:
-            cancel = services.replicas.append(
-                body.acks, max(0, body.timeout_ms), accepted, answer, guards=guards, texts=texts
-            )
-            if cancel is not None:
-                request.raw.park(cancel)
-            request.raw.release_frame()
-
+        write = partial(_write, services, request, accepted, answer, guards, texts)
         lane = _lane_for(services, accepted)
         if lane is None:
             write()
@@ -119,6 +115,24 @@ def _produce(services: Services, request: ApiRequest, body: wire.ProduceRequest)
         _confirm(services, request, tps, batches, append, texts)
     else:
         append(_NO_REFUSALS, _NO_GUARDS)
+
+
+def _write(
+    services: Services,
+    request: ApiRequest,
+    batches: Sequence[Named],
+    answer: AppendAnswer,
+    guards: Guards,
+    texts: ErrorTexts,
+) -> None:
+    raw, body = request.raw, request.body
+    timers = raw.deadlines if raw.lane is _NETWORK else None
+    cancel = services.replicas.append(
+        body.acks, max(0, body.timeout_ms), batches, answer, guards=guards, timers=timers, texts=texts
+    )
+    if cancel is not None:
+        raw.park(cancel)
+    raw.release_frame()
 
 
 def _end_unanswered(

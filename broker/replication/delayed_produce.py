@@ -9,6 +9,7 @@ from barnabas.broker.base.purgatory import DelayedOperation
 from barnabas.broker.log.appending import AppendResult
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.produce import PartitionProduceResponse
 
 
@@ -44,6 +45,11 @@ class DelayedProduce(DelayedOperation):
         super().__init__(deadline_ms)
         self._unacknowledged = unacknowledged
         self._answer = answer
+
+    @property
+    def watched(self) -> list[TopicPartition]:
+        """The keys in the purgatory that wake it."""
+        return [append.partition.partition for append in self._unacknowledged]
 
     def try_complete(self) -> bool:
         self._unacknowledged = [append for append in self._unacknowledged if not append.settle()]

@@ -514,6 +514,10 @@ class Partition:
         A new epoch in which this replica leads on changes nothing: its appends are still in its log. For
         batches that had been written before, the high watermark must reach the end of the old ones.
         """
+        has_lost = self.role is not _LEADER or appended.leader_epoch < self.leading_since
+        if self.high_watermark <= appended.last_offset and not has_lost:
+            # Without the lock: a wake-up follows whatever ends the wait.
+            return None
         with self._lock:
             if self.role is not _LEADER or appended.leader_epoch < self.leading_since:
                 return self._refusal

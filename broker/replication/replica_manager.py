@@ -210,13 +210,15 @@ class ReplicaManager:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         guards: Mapping[TopicPartition, VerificationGuards] = _UNGUARDED,
         below_min_isr: bool = False,
+        timers: Timers | None = None,
         texts: ErrorTexts | None = None,
     ) -> Cancel | None:
         """Append to the leaders and call ``answer`` once: now, or with acks=all when all in sync have it.
 
-        The result, if there is one, ends the wait for all in sync without an answer. The record bytes are not
-        used after this returns. ``since``, ``origin`` and ``guards``: see `Partition.append_as_leader`. With
-        ``below_min_isr`` records are written even to too few replicas; the answer of acks=all has the error.
+        The result, if there is one, ends the wait for all in sync without an answer. At its deadline
+        ``timers`` end it, or the reaper. The record bytes are not used after this returns. ``since``,
+        ``origin`` and ``guards``: see `Partition.append_as_leader`. With ``below_min_isr`` records are
+        written even to too few replicas; the answer of acks=all has the error.
         """
         now_ms, wall_ms = self.now_ms(), wall_clock_ms()
         responses: list[PartitionProduceResponse] = []
@@ -247,29 +249,23 @@ class ReplicaManager:
             response.log_append_time_ms = appended.log_append_time_ms
             response.log_start_offset = appended.log_start_offset
             self._to_wake.append(tp)
-            if acks == ACKS_ALL:
-                unacknowledged.append(Unacknowledged(partition, appended, response))
+            waiting = Unacknowledged(partition, appended, response)
+            if acks == ACKS_ALL and not waiting.settle():
+                unacknowledged.append(waiting)
             if partition.high_watermark != high_watermark:
                 moved.append(tp)
-        cancel = None
+        delayed = None
         if unacknowledged:
-            cancel = self._wait_for_all(now_ms + timeout_ms, unacknowledged, lambda: answer(responses))
+            delayed = DelayedProduce(now_ms + timeout_ms, unacknowledged, lambda: answer(responses))
+            self.produce_purgatory.watch(delayed, delayed.watched, timers)
         if len(self._to_wake) >= _MAX_TO_WAKE:
             self.wake_followers()
         for tp in moved:
             self._high_watermark_moved(tp)
-        if cancel is None:
-            answer(responses)
-        return cancel
-
-    def _wait_for_all(
-        self, deadline_ms: float, unacknowledged: list[Unacknowledged], answer: Callable[[], None]
-    ) -> Cancel:
-        """Call ``answer`` when all in sync have the records, or at the deadline."""
-        delayed = DelayedProduce(deadline_ms, unacknowledged, answer)
-        watched = [append.partition.partition for append in unacknowledged]
-        self.produce_purgatory.try_complete_else_watch(delayed, watched)
-        return delayed.cancel
+        if delayed is not None:
+            return delayed.cancel
+        answer(responses)
+        return None
 
     def _refuse(
         self,
