@@ -74,6 +74,7 @@ T = TypeVar("T")
 
 PRODUCER_ID_BLOCK_SIZE: Final = 1_000
 _LARGEST_PRODUCER_ID: Final = (1 << 63) - 1
+_MOST_TOPIC_IDS: Final = 10_000
 _NO_BROKERS: Mapping[BrokerId, BrokerEpoch] = MappingProxyType({})
 
 
@@ -98,6 +99,8 @@ class ClusterStore:
     ) -> None:
         """``probe`` tells whether a broker answers at another's listener."""
         self._probe = probe or make_probe()
+        self._topic_ids: dict[str, tuple[int, TopicId]] = {}
+        """The id of each topic whose ISRs are changed here, and the last change of its node."""
         self.session = ZooKeeperSession(
             connect,
             session_timeout_ms=session_timeout_ms,
@@ -297,15 +300,26 @@ class ClusterStore:
         return retry_cas(attempt, f"brokers register faster than the state of {tp} can be written")
 
     def _state_and_topic_id(self, tp: TopicPartition) -> tuple[LeadershipState | None, TopicId]:
-        """Read both in one round trip. Raises MalformedZnode if the topic's node cannot be read."""
+        """Read both in one round trip. Raises MalformedZnode if the topic's node cannot be read.
+
+        The node of a topic has all its partitions, so it is read once for all of them and looked at later.
+        """
         state_path, topic_path = paths.leadership(tp), paths.topic(tp.topic)
-        nodes = read(self.session, [state_path, topic_path])
-        state, topic_id = None, NO_TOPIC_ID
-        if state_path in nodes:
-            data, stat = nodes[state_path]
-            state = znodes.readable_leadership(state_path, data, stat.version)
-        if topic_path in nodes:
-            topic_id = znodes.decode_topic(topic_path, nodes[topic_path][0]).topic_id
+        state_read, topic_seen = self.session.run_all([get(state_path), exists(topic_path)])
+        state, stat = None, topic_seen.get()
+        if not isinstance(state_read.error, NoNodeError):
+            data, state_stat = state_read.get()
+            state = znodes.readable_leadership(state_path, data, state_stat.version)
+        if stat is None:
+            return state, NO_TOPIC_ID
+        mzxid, topic_id = self._topic_ids.get(tp.topic, (-1, NO_TOPIC_ID))
+        if mzxid != stat.mzxid:
+            topic_id = NO_TOPIC_ID
+            for data, stat in read(self.session, [topic_path]).values():
+                topic_id = znodes.decode_topic(topic_path, data).topic_id
+                if len(self._topic_ids) >= _MOST_TOPIC_IDS:
+                    self._topic_ids.clear()
+                self._topic_ids[tp.topic] = stat.mzxid, topic_id
         return state, topic_id
 
     def _not_written(self, tp: TopicPartition, state: LeadershipState, missing: set[BrokerId]) -> int:

@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from barnabas.protocol.ids import (
     TopicPartition,
 )
 from barnabas.zookeeper import paths, znodes
+from barnabas.zookeeper import store as store_module
 from barnabas.zookeeper.configs import (
     ALL_BROKERS,
     ConfigStore,
@@ -40,6 +42,7 @@ from barnabas.zookeeper.errors import (
 )
 from barnabas.zookeeper.notifications import Notice, list_notices, read_notices
 from barnabas.zookeeper.registration import register_broker
+from barnabas.zookeeper.requests import read
 from barnabas.zookeeper.session import Outcome, Start
 from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import (
@@ -286,6 +289,36 @@ def test_states_are_written_by_compare_and_set(store: ClusterStore, writer: Cont
     with pytest.raises(LeadershipConflict) as conflict:
         store.update_isr(TopicPartition("t", 1), leadership(ONE, (ONE,)))
     assert conflict.value.current is None
+
+
+def test_isr_changes_read_the_node_of_their_topic_only_after_it_has_changed(
+    store: ClusterStore, writer: ControllerWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has all partitions of the topic, and after the return of a broker each of them has a change."""
+    looked_into: list[str] = []
+    monkeypatch.setattr(
+        store_module, "read", lambda session, paths: (looked_into.extend(paths), read(session, paths))[1]
+    )
+    topic = topic_of(3, ONE, TWO)
+    partitions = [TopicPartition("t", index) for index in range(3)]
+
+    def change(version: int) -> None:
+        for tp in partitions:
+            state = leadership(ONE, (ONE,), version=version)
+            assert store.update_isr(tp, state, topic_id=topic.topic_id) == version + 1
+
+    writer.create_topic("t", topic, {})
+    writer.create_leadership(dict.fromkeys(partitions, leadership(ONE, (ONE, TWO))))
+    change(0)
+    assert looked_into == [paths.topic("t")]
+    assert writer.set_topic_assignment("t", replace(topic, version=0))
+    change(1)
+    assert looked_into == [paths.topic("t")] * 2
+    writer.delete_topic("t")
+    writer.create_topic("t", topic_of(3, ONE, TWO), {})
+    writer.create_leadership({TP: leadership(ONE, (ONE, TWO))})
+    with pytest.raises(LeadershipConflict):
+        store.update_isr(TP, leadership(ONE, (ONE,)), topic_id=topic.topic_id)
 
 
 def test_a_refused_write_of_many_stops_no_other(store: ClusterStore, writer: ControllerWriter) -> None:
