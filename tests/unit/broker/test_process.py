@@ -203,7 +203,8 @@ def test_a_broker_runs_until_a_signal(
     monkeypatch.setattr(process, "Broker", Started)
     monkeypatch.setattr(Started, "error", error)
     monkeypatch.setattr(Started, "calls", [])
-    others = {"raise_descriptor_limit": process, "setswitchinterval": sys, "collect": gc, "freeze": gc}
+    others = {"raise_descriptor_limit": process, "setswitchinterval": sys}
+    others |= dict.fromkeys(("disable", "enable", "collect", "freeze"), gc)
     for name, module in others.items():
         monkeypatch.setattr(module, name, lambda *_, name=name: Started.calls.append(name))
     for name in ("pthread_sigmask", "sigwait"):
@@ -215,7 +216,9 @@ def test_a_broker_runs_until_a_signal(
         "raise_descriptor_limit",
         "setswitchinterval",
         f"pthread_sigmask {STOPS}",
+        "disable",
         "start",
+        "enable",
         *calls,
     ]
     if error is not None:
