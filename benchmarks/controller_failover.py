@@ -65,24 +65,25 @@ class _Load:
             self.errors.append(error)
 
 
-async def _partitions(admin: Admin) -> list[PartitionInfo]:
-    return [one for topic in (await admin.describe_topics()).values() for one in topic.partitions]
+async def _partitions(admin: Admin, topic: str | None = None) -> list[PartitionInfo]:
+    return [one for found in (await admin.describe_topics(topic)).values() for one in found.partitions]
 
 
-async def wait_for_partitions(admin: Admin, count: int, is_done: Callable[[PartitionInfo], bool]) -> None:
-    """Wait until so many partitions are shown, and each is done; looks take at most a third of the time."""
+async def wait_for_partitions(
+    admin: Admin, count: int, is_done: Callable[[PartitionInfo], bool], topic: str | None = None
+) -> None:
+    """Wait until so many partitions are shown, of a topic or of all, and each is done."""
     async with asyncio.timeout(_TIMEOUT_S):
         while True:
-            began = time.perf_counter()
             try:
-                found = await _partitions(admin)
+                found = await _partitions(admin, topic)
             except ApiError as error:
                 if not error.retriable:
                     raise
                 found = []
             if len(found) == count and all(map(is_done, found)):
                 return
-            await asyncio.sleep(max(_PAUSE_S, 2 * (time.perf_counter() - began)))
+            await asyncio.sleep(_PAUSE_S)
 
 
 async def _fail_over(cluster: LocalCluster, count: int) -> float:

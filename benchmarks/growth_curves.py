@@ -165,10 +165,6 @@ class _Topics(NamedTuple):
     partitions: dict[str, int]
     replicas: int
 
-    @property
-    def total(self) -> int:
-        return sum(self.partitions.values())
-
     async def create(self, bootstrap: str, **configs: str) -> None:
         named = {name.replace("_", "."): value for name, value in configs.items()}
         asked = [
@@ -179,14 +175,21 @@ class _Topics(NamedTuple):
             await admin.create_topics(asked, timeout_ms=int(_TIMEOUT_S * 1000))
 
     async def wait_until_led(self, cluster: LocalCluster, dead: int = -1, *, whole: bool = False) -> None:
-        """Wait until every broker but a dead one names living leaders, and with `whole` all ISRs."""
+        """Wait until every broker but a dead one names living leaders, and with `whole` all ISRs.
+
+        Topic by topic: looks at all partitions for as long as it takes would grow with their square.
+        """
         isr = self.replicas if whole else 1
         for broker in cluster.brokers:
             if broker.id != dead:
                 async with Admin(bootstrap_servers=str(broker.endpoint)) as admin:
-                    await wait_for_partitions(
-                        admin, self.total, lambda one: one.leader not in (-1, dead) and len(one.isr) >= isr
-                    )
+                    for topic, count in self.partitions.items():
+                        await wait_for_partitions(
+                            admin,
+                            count,
+                            lambda one: one.leader not in (-1, dead) and len(one.isr) >= isr,
+                            topic,
+                        )
 
     async def write(self, bootstrap: str, times: int = 1) -> None:
         """One record into each partition, acknowledged by all."""
