@@ -10,10 +10,12 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from barnabas.broker.base.clocks import monotonic_ms
 from barnabas.broker.base.limits import MAX_ON_NETWORK_THREAD
 from barnabas.broker.handlers.api_request import ApiRequest, EncodedAnswer
 from barnabas.broker.handlers.authorization import allows, may_act_as_broker
 from barnabas.broker.handlers.leader_hints import LeaderHints
+from barnabas.broker.handlers.reading_pace import ReadingPace
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.network.request import Lane
 from barnabas.broker.replication.delayed_fetch import (
@@ -228,6 +230,9 @@ class _Fetch:
             self._read()
 
     def _read(self) -> None:
+        pace = self._request.raw.peer.session.reading_pace
+        if pace is not None and not self._params.is_follower:
+            pace.fetched(self._request.raw.received_ns / 1e9)
         try:
             session = self._session = self._sessions.begin(self._session_request)
         except ApiError as error:
@@ -259,6 +264,8 @@ class _Fetch:
             outcomes = news
         elif epoch == wire.INITIAL_EPOCH and not is_empty:
             session_id = self._sessions.open(self._session_request, outcomes)
+        if request.quotas is None and not self._params.is_follower:
+            self._keep_pace(result)
         if result.answers is None or request.quotas is not None or len(outcomes) != len(result.outcomes):
             request.respond(_response(self._services, request, session_id, outcomes))
         else:
@@ -287,6 +294,17 @@ class _Fetch:
             raw.respond(
                 codec_kafka.for_another_fetch(answer.buffers, version, request.correlation_id, session_id)
             )
+
+    def _keep_pace(self, result: FetchResult) -> None:
+        """Let the next fetch wait, if the consumer would pause for longer by itself."""
+        has_more = any(outcome.read.has_more for outcome in result.outcomes)
+        session, now_s = self._request.raw.peer.session, monotonic_ms() / 1000
+        if session.reading_pace is None:
+            if not has_more:
+                return
+            session.reading_pace = ReadingPace(now_s)
+        delay_s = session.reading_pace.delay_s(now_s, result.bytes_read, has_more=has_more)
+        self._request.raw.throttle_ms = int(delay_s * 1000)
 
     def _without_zstd(self, outcome: FetchOutcome) -> FetchOutcome:
         """As in Kafka, clients that do not know zstd get an error for topics that are compressed with it."""

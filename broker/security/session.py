@@ -29,6 +29,7 @@ class Session:
         "on_authenticated",
         "on_failed",
         "principal",
+        "reading_pace",
     )
 
     def __init__(self, host: str = "", principal: Principal = ANONYMOUS) -> None:
@@ -37,6 +38,8 @@ class Session:
         self.principal = principal
         self.grants: Any = None
         """The decisions that the authorizer remembers; nothing else reads it."""
+        self.reading_pace: Any = None
+        """The pace of the peer as a consumer; only the fetch handler uses it."""
         self.authenticator: Authenticator | None = None
         """None on a listener without SASL."""
         self.expires_at_ns = NEVER_NS

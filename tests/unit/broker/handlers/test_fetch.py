@@ -9,6 +9,7 @@ import pytest
 
 from barnabas.broker.handlers import fetch as fetch_handler
 from barnabas.broker.network.request import Lane
+from barnabas.broker.security.session import Session
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_TOPIC_ID
 from barnabas.protocol.messages.fetch import ForgottenTopic, ReplicaState
@@ -128,6 +129,27 @@ def test_a_follower_must_use_the_native_protocol_and_the_brokers_listener(
     answer = fetch(leading, 1, version=version, listener=listener, **named).response
     assert (answer.error_code, answer.responses) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, [])
     assert leading.managed.manager.partition(TP).high_watermark == 0
+
+
+def test_a_consumer_that_pauses_after_answers_with_a_rest_is_muted_for_a_while(
+    leading: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        produce(leading, batch(b"x" * 1_500))
+    catch_up(leading)
+    session = Session("127.0.0.1")
+
+    def mute_ms(at_s: float, offset: int, **fields: int) -> int:
+        """The answer comes two milliseconds after the request."""
+        monkeypatch.setattr(fetch_handler, "monotonic_ms", lambda: at_s * 1000 + 2)
+        connection = Connection.of(fetch_request(offset, **fields), INTERNAL, session=session)
+        connection.request.received_ns = int(at_s * 1e9)
+        assert fetched(leading.run(connection)).records
+        return connection.request.throttle_ms
+
+    assert [mute_ms(10.0, 0), mute_ms(10.004, 1), mute_ms(11.005, 0)] == [0, 0, 31]
+    # Neither at the end of the log nor for followers.
+    assert [mute_ms(11.056, 0, replica_id=TWO, replica_epoch=5), mute_ms(11.06, 2)] == [0, 0]
 
 
 def test_a_long_poll_ends_after_ten_minutes(leading: Serving) -> None:
