@@ -119,8 +119,10 @@ def read_files(paths: list[Path]) -> int:
 # The producer
 
 
-def latencies_ms(address: tuple[str, int], request: bytes, is_over: Callable[[], bool]) -> list[float]:
-    """The latency of every request that was sent before it was over, 1,000 of them a second."""
+def latencies_ms(
+    address: tuple[str, int], request: bytes, is_over: Callable[[], bool], per_second: int = _PER_SECOND
+) -> list[float]:
+    """The latency of every request that was sent before it was over, so many of them a second."""
     receiver, found, sent = FrameReceiver(BufferPool()), [], [0, False]
     started = time.perf_counter() + 0.01
 
@@ -128,7 +130,7 @@ def latencies_ms(address: tuple[str, int], request: bytes, is_over: Callable[[],
         while not sent[1]:
             # Decided before the last request is sent, because nothing is read after its answer.
             is_last = is_over()
-            ahead = started + sent[0] / _PER_SECOND - time.perf_counter()
+            ahead = started + sent[0] / per_second - time.perf_counter()
             if ahead > 0:
                 time.sleep(ahead)
             sent[0] += 1
@@ -144,7 +146,7 @@ def latencies_ms(address: tuple[str, int], request: bytes, is_over: Callable[[],
             now = time.perf_counter()
             for frame in receiver.buffer_updated(received):
                 check_answer(frame.view)
-                found.append((now - started - len(found) / _PER_SECOND) * 1000)
+                found.append((now - started - len(found) / per_second) * 1000)
         sender.join()
     return found
 
