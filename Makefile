@@ -1,4 +1,5 @@
 # make setup   make .venv as requirements.lock says (nothing to do when it is up to date)
+# make compiled   compile the core with mypyc, if there is a C compiler (a part of `make setup`; BARNABAS_PURE_PYTHON=1 ignores it)
 # make test    everything that must hold: lint, types, tests          (.ci/run calls exactly this)
 # make test-fast   lint, types, unit and architecture tests, a sample of the simulation: before each commit
 # make demo    the main job on real data: produce, kill a broker, consume, read into Spark
@@ -19,7 +20,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test rewritten test-fast lint format demo pipeline chaos soak spark-lanes flaky mutants bench bench-release \
+.PHONY: help setup compiled test rewritten test-fast lint format demo pipeline chaos soak spark-lanes flaky mutants bench bench-release \
 	bench-kafka pictures settings loops dashboard replays lock clean
 
 # The first interpreter that runs and is new enough; override with `make PYTHON=/path/to/python3.11 …`.
@@ -42,6 +43,10 @@ help:
 
 setup: $(STAMP)
 
+# Nothing to do while no source has changed. Without a C compiler it says so, and all runs in pure Python.
+compiled: setup
+	@$(BIN)/python setup.py -q compiled_core
+
 $(STAMP): requirements.lock pyproject.toml
 	@if [ -z "$(PYTHON)" ]; then echo "make setup: no Python 3.11 or newer was found on the PATH" >&2; exit 1; fi
 	@if ! $(BIN)/python -c '' 2>/dev/null; then \
@@ -58,10 +63,11 @@ $(STAMP): requirements.lock pyproject.toml
 	@# pip would compile in one process, and the packages' own tests too.
 	@$(BIN)/python -m compileall -q -j 0 -x '$(UNUSED)' .venv/lib
 	@$(BIN)/python -m pip install --disable-pip-version-check --no-input -q --no-build-isolation --no-deps -e .
+	@$(BIN)/python setup.py -q compiled_core
 	@touch $@ && echo "setup: done"
 
 test: setup
-	@$(MAKE) --no-print-directory -j 2 lint rewritten
+	@$(MAKE) --no-print-directory -j 2 lint rewritten compiled
 	$(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
 
 # Compiles the test modules with their asserts, which each worker would do in the first run of a clone. Beside

@@ -21,6 +21,7 @@ from barnabas.broker.app import Broker
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.loading import without_collection
 from barnabas.broker.security.authorizer import AUTHORIZER_LOG
+from barnabas.common import compiled_core
 from barnabas.protocol.errors import BarnabasError
 
 logger = logging.getLogger(__name__)
@@ -140,6 +141,7 @@ def raise_descriptor_limit() -> int:
 def run_broker(config: BrokerConfig, logs_dir: Path | None = None) -> int:
     """Run one broker in this process until SIGTERM or SIGINT; returns its exit code."""
     set_up_logging(logs_dir)
+    logger.info("core: %s", compiled_core.describe())
     raise_descriptor_limit()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     # Before any thread starts, since it inherits this. A handler would run only once the main thread wakes,

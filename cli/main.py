@@ -166,8 +166,9 @@ def _run(words: list[str], chosen: str | None) -> int:
     options = parser.parse_args(words)
     if options.version:
         from barnabas import __version__
+        from barnabas.common import compiled_core
 
-        print(f"barnabas {__version__}")
+        print(f"barnabas {__version__} ({compiled_core.describe()})")
         return exit_codes.OK
     if options.command is None:
         parser.print_help()

@@ -32,11 +32,12 @@ from barnabas.protocol.record_batch import (
 )
 from barnabas.protocol.varint import MAX_VARINT_BYTES
 
-MAX_ELEMENTS: Final = 1_000_000
+# These two are not Final, so that tests can change them in the compiled module too.
+MAX_ELEMENTS = 1_000_000
 """The limit for the records and headers of one batch: well compressed ones must not cost seconds."""
+PIECE_BYTES = 64 * 1024
 MAX_UNPACKED_BYTES: Final = 100_000_000
 """The limit for the decompressed records of a batch: by default librdkafka reads no more."""
-PIECE_BYTES: Final = 64 * 1024
 RUN_RECORDS: Final = 200
 """The number of records between two calls of `pause`: a fraction of a millisecond."""
 _MAX_INT_BYTES: Final = 5

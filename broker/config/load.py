@@ -74,6 +74,7 @@ OTHER_ENVIRONMENT: Final = frozenset(
         "BARNABAS_HOME",
         "BARNABAS_JAVA",
         "BARNABAS_LOG_LEVEL",
+        "BARNABAS_PURE_PYTHON",
         "BARNABAS_ZOOKEEPER",
         "BARNABAS_ZOOKEEPER_JARS",
     }

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from barnabas.common.compiled_core import install as _use_compiled_core
+
 if TYPE_CHECKING:
     from barnabas.deploy.scripted_cluster import local_cluster as local_cluster
 
 __version__ = "0.4.0"
+
+_use_compiled_core()
 
 
 def __getattr__(name: str) -> Any:

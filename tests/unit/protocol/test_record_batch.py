@@ -39,6 +39,7 @@ from barnabas.protocol.records import (
     marker_of,
 )
 from tests.support.batches import build_batch, stamp
+from tests.support.compiled import PURE_PYTHON_ONLY
 
 Walk = Callable[[Any], Iterator[tuple[int, BatchHeader]]]
 
@@ -154,6 +155,7 @@ def test_a_built_batch_is_decoded(
     assert decode_fields(bytes(batch) + b"what follows") == expected
 
 
+@PURE_PYTHON_ONLY
 def test_records_of_the_common_form_take_the_fast_way_and_all_sizes_come_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -14,6 +14,7 @@ from barnabas.protocol.record_batch import check_batch, parse_header, stamp_log_
 from barnabas.protocol.record_walk import RecordHead, iter_heads, walk_produced
 from barnabas.protocol.records import Record, decode_records
 from barnabas.protocol.varint import encode_varint
+from tests.support.compiled import PURE_PYTHON_ONLY
 from tests.support.odd_batches import PLAIN, T0, batch, record
 
 blobs = st.none() | st.binary(max_size=80) | st.sampled_from([b"b" * 200, b"c" * 8_191, b"d" * 9_000])
@@ -174,6 +175,7 @@ def test_a_number_of_more_than_64_bits_is_no_time_of_a_lookup() -> None:
         next(iter_heads(sent, parse_header(sent)))
 
 
+@PURE_PYTHON_ONLY
 @pytest.mark.parametrize("alike", ALIKE.values(), ids=ALIKE)
 def test_records_of_the_same_lengths_are_walked_over_together(
     alike: list[bytes], monkeypatch: pytest.MonkeyPatch
