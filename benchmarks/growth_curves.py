@@ -416,9 +416,9 @@ class Curve(NamedTuple):
 
     @property
     def exponent(self) -> float | None:
-        """The e of "more than at the least size ~ n^e"; None if it hardly grows."""
+        """The e of "more than at the least size ~ n^e"; None if it hardly grows, or of one size."""
         base, *grown = self.values
-        if any(one <= base for one in grown) or grown[-1] < _LEAST_GROWTH * base:
+        if len(grown) < 2 or any(one <= base for one in grown) or grown[-1] < _LEAST_GROWTH * base:
             return None
         sizes = [math.log(size - self.sizes[0]) for size in self.sizes[1:]]
         return statistics.linear_regression(sizes, [math.log(one - base) for one in grown]).slope
@@ -454,7 +454,7 @@ def main() -> int:
     )
     parser.add_argument(
         "--sizes",
-        nargs=3,
+        nargs="+",
         type=int,
         metavar="N",
         help="instead of a quarter, a half and the whole of the most",
