@@ -26,7 +26,7 @@ import asyncio
 import logging
 import random
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -49,14 +49,16 @@ from barnabas.protocol.errors import (
 from barnabas.protocol.frames import DEFAULT_MAX_FRAME_BYTES, BufferPool, Frame
 from barnabas.protocol.ids import Endpoint
 from barnabas.protocol.invariants import invariant
+from barnabas.protocol.messages.fetch import PUSHES, FetchRequest
 from barnabas.protocol.schema import RequestOf
 
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 CloseListener = Callable[["Channel", ConnectionClosed], None]
+PushListener = Callable[[Sequence["Answer"]], None]
 
-_MAX_CORRELATION_ID: Final = 0x7FFFFFFF
+_MAX_CORRELATION_ID: Final = PUSHES - 1
 # Timers count in milliseconds and may fire up to one millisecond early.
 _TIMER_SLACK_S: Final = 0.001
 _SESSION_SHARE: Final = (0.85, 0.95)
@@ -121,12 +123,13 @@ class Channel:
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
         pool: BufferPool | None = None,
         on_close: CloseListener | None = None,
+        on_push: PushListener | None = None,
         wire: Wire | str = Wire.NATIVE,
         ends_with_silent_host: bool = False,
         security: ChannelSecurity = PLAINTEXT,
         traffic: Traffic | None = None,
     ) -> None:
-        """``ends_with_silent_host``: see `connection.end_with_silent_host`."""
+        """``on_push`` takes what a leader pushes. ``ends_with_silent_host``: see `end_with_silent_host`."""
         self.endpoint = endpoint
         self.client_id = client_id
         self._request_timeout_ms = request_timeout_ms
@@ -137,7 +140,7 @@ class Channel:
         self._max_frame_bytes = max_frame_bytes
         self._pool = pool or BufferPool()
         self._traffic = traffic or Traffic()
-        self._on_close = on_close
+        self._on_close, self._on_push = on_close, on_push
         self._wire = Wire(wire)
         self._ends_with_silent_host = ends_with_silent_host
         self._was_answered = False
@@ -273,6 +276,26 @@ class Channel:
         version = self._dialect.version_of(message)
         connection.write(self._dialect.encode(version, self._take_correlation_id(), self.client_id, message))
         self._last_used = asyncio.get_running_loop().time()
+
+    @property
+    def can_send_now(self) -> bool:
+        """Whether `send_now` can send: connected, not authenticating again, and the peer reads."""
+        connection = self._connection
+        return (
+            self._state is ChannelState.CONNECTED
+            and self._gate is None
+            and connection is not None
+            and connection.is_usable
+            and connection.writable.is_set()
+        )
+
+    def send_now(self, message: RequestOf[Any]) -> None:
+        """Send a request that the broker does not answer; the channel must be able to."""
+        connection = self._connection
+        if connection is None:
+            raise ConnectionClosed(f"the connection to {self.endpoint} was lost")
+        version = self._dialect.version_of(message)
+        connection.write(self._dialect.encode(version, self._take_correlation_id(), self.client_id, message))
 
     def close(self, reason: str = "closed by its owner") -> None:
         """Close permanently; requests in flight fail with ConnectionClosed. Idempotent."""
@@ -554,15 +577,21 @@ class Channel:
             connection.has_answered = True
             self._backoff.succeeded()
         self._last_used = asyncio.get_running_loop().time()
+        pushed: list[Answer] = []
         for frame in frames:
             correlation_id, opened = self._dialect.open(frame.view)
             entry = self._in_flight.get(correlation_id)
             if entry is None:
+                if correlation_id == PUSHES and self._on_push is not None:
+                    pushed.append(Answer(self._dialect.read(opened, FetchRequest, 0), frame))
+                    continue
                 raise MalformedFrame(f"correlation id {correlation_id} answers no request")
             body = self._dialect.read(opened, entry.request_type, entry.version)
             if getattr(body, "throttle_time_ms", 0):
                 self._throttled(body.throttle_time_ms)
             self._settle(correlation_id, Answer(body, frame))
+        if pushed and self._on_push is not None:
+            self._on_push(pushed)
 
     def _throttled(self, throttle_ms: int) -> None:
         """The broker does not read this connection for a while (KIP-219); that is no fault of its answers."""

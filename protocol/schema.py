@@ -97,6 +97,7 @@ class ApiKey(IntEnum):
     PREPARE_TXN = 241
     ALTER_FAULT_RULES = 242
     DESCRIBE_FAULT_RULES = 243
+    FETCH_PROGRESS = 244
 
 
 class WireType(Enum):

@@ -25,6 +25,8 @@ from barnabas.protocol.schema import MAX_HEAD_BYTES, MAX_INNER_ELEMENTS, ApiKey
 # Kafka head in the second of the first two bytes.
 _NATIVE_KEY_AT: Final = 6
 _KAFKA_KEY_AT: Final = 1
+_UINT8_MARK: Final = 0xCC
+"""In the native codec, the key is in the byte after it, because it is above 127."""
 _BRIEF_ELEMENTS: Final = 2 * MAX_ON_NETWORK_THREAD
 """Topics, and partitions and their arrays, of a Kafka request that a network thread decodes. Handlers count
 more exactly."""
@@ -46,10 +48,13 @@ def in_turn(view: memoryview) -> bool:
 
 
 def _handler_of(view: memoryview) -> Handler:
-    """Keys up to 127 are a byte of their own in both codecs. In unreadable requests any byte will do."""
-    if len(view) <= _NATIVE_KEY_AT:
+    """In unreadable requests any byte will do."""
+    if len(view) <= _NATIVE_KEY_AT + 1:
         return _UNKNOWN
-    return _BY_KEY_BYTE[view[_KAFKA_KEY_AT if view[0] == 0 else _NATIVE_KEY_AT]]
+    if view[0] == 0:
+        return _BY_KEY_BYTE[view[_KAFKA_KEY_AT]]
+    key = view[_NATIVE_KEY_AT]
+    return _BY_KEY_BYTE[view[_NATIVE_KEY_AT + 1] if key == _UINT8_MARK else key]
 
 
 class Dispatcher:

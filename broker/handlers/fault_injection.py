@@ -162,7 +162,11 @@ class FaultInjection:
         return brokers.is_registered(decoded.raw.peer.session)
 
     def _error(self, decoded: ApiRequest, code: ErrorCode | None) -> EncodedAnswer | None:
-        if code is None or (decoded.api_key is ApiKey.PRODUCE and decoded.body.acks == 0):
+        if (
+            code is None
+            or decoded.api_key is ApiKey.FETCH_PROGRESS
+            or (decoded.api_key is ApiKey.PRODUCE and decoded.body.acks == 0)
+        ):
             return None
         if (
             decoded.api_key is ApiKey.API_VERSIONS

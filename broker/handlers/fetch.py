@@ -7,7 +7,7 @@ and answers contain only partitions with news.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from barnabas.broker.base.clocks import monotonic_ms
@@ -32,6 +32,7 @@ from barnabas.broker.replication.fetch_sessions import (
     key_of,
 )
 from barnabas.broker.replication.partition import Isolation, PartitionRead
+from barnabas.broker.replication.subscriptions import FollowerEnd, UnfitProgress, leaves_nothing
 from barnabas.common.security.acl import Operation, ResourceType
 from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.compression import Compression
@@ -99,6 +100,8 @@ def handle(services: Services, request: ApiRequest) -> None:
         listener_name=request.raw.peer.listener_name,
         is_follower=is_follower,
         reads_any_replica=replica_id == DEBUGGING_REPLICA_ID or (body.rack_id != "" and not is_follower),
+        # A rule of faults acts on fetches, which a subscription would replace.
+        subscribes=is_follower and body.subscribes and body.min_bytes <= 1 and not services.faults.rules,
     )
     if services.authorizer is not None and not is_follower:
         known = services.authorizer.known_topics(request.raw.peer.session, Operation.READ)
@@ -114,6 +117,33 @@ def handle(services: Services, request: ApiRequest) -> None:
         # request can be answered.
         request.raw.run_in_turn(fetch.begin)
     request.raw.release_frame()
+
+
+def handle_progress(services: Services, request: ApiRequest) -> None:
+    """A follower has applied pushes. Its fetch was allowed, on this connection."""
+    body: wire.FetchProgressRequest = request.body
+    sessions = services.replicas.follower_sessions
+    subscription = sessions.subscription(body.session_id, body.subscription)
+    if subscription is not None:
+        ends = [
+            FollowerEnd(
+                TopicPartition(topic.topic, end.partition),
+                Offset(end.fetch_offset),
+                end.last_fetched_epoch,
+                Offset(end.log_start_offset),
+            )
+            for topic in body.topics
+            for end in topic.partitions
+        ]
+        try:
+            if subscription.peer is not request.raw.peer:
+                raise UnfitProgress("another connection has the subscription")
+            services.replicas.note_reported(subscription, body.push_number, ends)
+        except UnfitProgress as error:
+            request.raw.close_connection(f"its progress fits no push: {error}")
+            return
+    request.raw.release_frame()
+    request.raw.respond_nothing()
 
 
 def _asking(services: Services, request: ApiRequest) -> Callable[[str], bool]:
@@ -266,10 +296,31 @@ class _Fetch:
             session_id = self._sessions.open(self._session_request, outcomes)
         if request.quotas is None and not self._params.is_follower:
             self._keep_pace(result)
-        if result.answers is None or request.quotas is not None or len(outcomes) != len(result.outcomes):
+        if session is not None and self._params.subscribes and leaves_nothing(result):
+            self._subscribe(session, outcomes)
+        elif result.answers is None or request.quotas is not None or len(outcomes) != len(result.outcomes):
             request.respond(_response(self._services, request, session_id, outcomes))
         else:
             self._share(result.answers, session_id, outcomes)
+
+    def _subscribe(self, session: FetchSession, outcomes: Sequence[FetchOutcome]) -> None:
+        number = self._session_request.epoch
+        services, request, push = self._services, self._request, self._request.raw.push
+
+        def send(push_number: int, news: Sequence[FetchOutcome]) -> bool:
+            goes_on = bool(news) and not services.faults.rules
+            pushed = _response(services, request, session.id, news if goes_on else ())
+            pushed.subscription, pushed.push_number = number, push_number
+            return push(codec_msgpack.encode_response(wire.PUSHES, pushed)) and goes_on
+
+        subscription = self._replicas.subscription(number, session, self._params, send, request.raw.peer)
+        response = _response(services, request, session.id, outcomes)
+        if session.subscribe(subscription, outcomes):
+            response.subscription = number
+        request.respond(response)
+        # The subscription keeps the request.
+        request.raw.drop_frame()
+        subscription.open()
 
     def _share(
         self, answers: dict[int | None, EncodedAnswer], session_id: int, outcomes: list[FetchOutcome]
@@ -356,6 +407,7 @@ def _partition(item: FetchItem, read: PartitionRead) -> wire.FetchPartitionRespo
         log_start_offset=read.log_start_offset,
         preferred_read_replica=read.preferred_read_replica,
         records=read.records,
+        fetch_offset=item.fetch_offset,
     )
     if read.aborted_transactions is not None:
         answer.aborted_transactions = [

@@ -66,6 +66,7 @@ def _slowly(handle: Callable[[Services, ApiRequest], None]) -> Callable[[Service
 HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.PRODUCE: Handler(produce.handle, Lane.NETWORK),
     ApiKey.FETCH: Handler(fetch.handle, Lane.NETWORK, _SMALL),
+    ApiKey.FETCH_PROGRESS: Handler(fetch.handle_progress, Lane.NETWORK, _SMALL, is_exempt=True),
     ApiKey.LIST_OFFSETS: Handler(log_offsets.handle_list_offsets),
     ApiKey.METADATA: Handler(metadata.handle_metadata, Lane.NETWORK, _SMALL, in_turn=True),
     ApiKey.OFFSET_COMMIT: Handler(offsets.handle_commit),

@@ -137,11 +137,12 @@ class Connection(asyncio.BufferedProtocol):
         if authentication is not None and not self._is_reported:
             authentication.pending.serve(self)
         peer, answer, resume, give_back = self.peer, self.answer, self.resume, memory.give_back
+        push = self.push
         # Unknown peers take turns and fill no worker's queue: they are refused, or log in.
         lane_of = self._handlers.lane_of if authentication is None else _network_lane
         deadlines = self._thread.deadlines
         requests = [
-            Request(frame, peer, lane_of(frame.view), now_ns, answer, resume, give_back, deadlines)
+            Request(frame, peer, lane_of(frame.view), now_ns, answer, resume, give_back, deadlines, push)
             for frame in frames
         ]
         first, waits_for_turn = None, False
@@ -473,6 +474,14 @@ class Connection(asyncio.BufferedProtocol):
                 is_next = True
         if is_next:
             self._thread.wake_for(self)
+
+    def push(self, buffers: Buffers) -> bool:
+        """Send frames that answer no request after the answers so far; False if the connection ends."""
+        with self._lock:
+            if not self._pipeline.push(buffers):
+                return False
+        self._thread.wake_for(self)
+        return True
 
     def resume(self, request: Request) -> None:
         with self._lock:

@@ -107,6 +107,8 @@ class Pipeline:
         self.in_flight_bytes = 0
         """The bytes of the frames of requests whose answer is not sent."""
         self._unsent_bytes = 0
+        # Frames that answer no request.
+        self._pushed: list[bytes | bytearray | memoryview] = []
         self.peer_is_slow = False
         """The connection sets it while the peer does not read its responses."""
         self.is_muted = False
@@ -230,6 +232,13 @@ class Pipeline:
             self._unsent_bytes += len(buffer)
         return self._unsent[0] is request
 
+    def push(self, buffers: Buffers) -> bool:
+        """Send frames that answer no request after the answers so far; False if nothing more may be sent."""
+        if self.phase is not OPEN:
+            return False
+        self._pushed.extend(buffers)
+        return True
+
     def take_sendable(self, sent: list[Request]) -> list[bytes | bytearray | memoryview]:
         """The answers whose turn has come; they count as sent, and their requests are added to ``sent``."""
         out: list[bytes | bytearray | memoryview] = []
@@ -246,6 +255,9 @@ class Pipeline:
             unsent[0].buffers = ()
         for buffer in out:
             self._unsent_bytes -= len(buffer)
+        if self._pushed and not any(request.answered for request in unsent):
+            out += self._pushed
+            self._pushed = []
         return out
 
     def held(self) -> list[tuple[int, int]] | None:

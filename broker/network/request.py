@@ -87,6 +87,7 @@ class Request:
         "lane",
         "part_ns",
         "peer",
+        "push",
         "ran_ns",
         "received_ns",
         "rest",
@@ -106,6 +107,7 @@ class Request:
         resume: Callable[[Request], None],
         give_back: Callable[[int], None] | None = None,
         deadlines: Timers | None = None,
+        push: Callable[[Buffers], bool] = lambda buffers: False,
     ) -> None:
         self.frame = frame
         self.peer = peer
@@ -139,6 +141,9 @@ class Request:
         """How long its earlier parts ran."""
         self.charge_sent: Callable[[int], None] | None = None
         """Called with the time that the network thread took to send the answer."""
+        self.push = push
+        """Sends whole frames on the connection, after the answers so far; also later, on any thread. False if
+        the connection is gone."""
         self._answer = answer
         self._resume = resume
         self._give_back = give_back

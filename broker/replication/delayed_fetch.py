@@ -70,6 +70,8 @@ class FetchParams:
     """Topics that may be read; None if all may."""
     may_read: Callable[[str], bool] = lambda topic: False
     """Whether another topic may be read, too."""
+    subscribes: bool = False
+    """Whether an answer that leaves nothing unsent opens a subscription, so that the fetch need not wait."""
 
     def lets_read(self, item: FetchItem) -> bool:
         topic = item.partition.topic
@@ -271,7 +273,7 @@ class FetchReader:
         client fetches again. The result, if there is one, drops a read that has not begun.
         """
         if not result.is_cold:
-            self._count(params, result)
+            self.count(params, result)
             answer(result)
             return None
         turn = next(self._turns)
@@ -279,7 +281,7 @@ class FetchReader:
         def read() -> None:
             try:
                 complete = self._read_cold(params, result, turn)
-                self._count(params, complete)
+                self.count(params, complete)
                 answer(complete)
             except InvariantViolation:
                 raise
@@ -287,12 +289,12 @@ class FetchReader:
                 logger.critical("a fetch of cold records cannot be answered", exc_info=True)
 
         if not self._submit(read):
-            self._count(params, result)
+            self.count(params, result)
             answer(result)
             return None
         return partial(self._workers.withdraw, read)
 
-    def _count(self, params: FetchParams, result: FetchResult) -> None:
+    def count(self, params: FetchParams, result: FetchResult) -> None:
         traffic = self._traffic
         for item, read in result.outcomes:
             topic, size_bytes = item.partition.topic, len(read.records)

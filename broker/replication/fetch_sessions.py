@@ -30,6 +30,7 @@ from typing import Final, NamedTuple
 from barnabas.broker.base.limits import MAX_PARTITIONS_OF_SESSION, MAX_SESSION_PARTITIONS
 from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.replication.delayed_fetch import FetchItem, FetchOutcome, FetchSource
+from barnabas.broker.replication.subscriptions import FollowerEnd, Subscription, UnfitProgress
 from barnabas.common.security.principal import ANONYMOUS, Principal
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import NO_BROKER, BrokerId, Offset, TopicId, TopicPartition
@@ -64,7 +65,7 @@ class SessionRequest(NamedTuple):
 class SessionPartition:
     """One partition of a session: the fetcher's last request, and the last answer to it."""
 
-    __slots__ = ("item", "key", "sent_high_watermark", "sent_log_start_offset", "session")
+    __slots__ = ("item", "key", "sent_end", "sent_high_watermark", "sent_log_start_offset", "session")
 
     def __init__(self, session: FetchSession, item: FetchItem) -> None:
         self.session = session
@@ -73,6 +74,8 @@ class SessionPartition:
         """Everything but its key may change."""
         self.sent_high_watermark = _UNSENT
         self.sent_log_start_offset = _UNSENT
+        self.sent_end = Offset(_UNSENT)
+        """Where the records end that are under way in a subscription, if any are."""
 
     def note(self, outcome: FetchOutcome) -> bool:
         """Whether an outcome must be sent; if so it counts as sent."""
@@ -124,14 +127,14 @@ class PartitionListeners:
     def mark(self, tp: TopicPartition) -> None:
         """Have the partition read by the next fetch of its sessions, without waking them."""
         for part in self._by_partition.get(tp, ()):
-            part.session.arrived[part] = None
+            part.session.arrived.setdefault(part, False)
 
     def wake(self, tps: Iterable[TopicPartition]) -> None:
         """Mark these partitions, then wake each of their sessions once, so that one answer takes them all."""
         sessions: dict[FetchSession, None] = {}
         for tp in tps:
             for part in self._by_partition.get(tp, ()):
-                part.session.arrived[part] = None
+                part.session.arrived[part] = True
                 sessions[part.session] = None
         for session in sessions:
             self._wake(session)
@@ -157,8 +160,11 @@ class FetchSession(FetchSource):
         self.uses_topic_ids = uses_topic_ids
         self.follower = follower
         self.created_ms = self.last_used_ms = 0.0
-        self.arrived: dict[SessionPartition, None] = {}
-        """Partitions that changed since `items` was last called; added to without the lock."""
+        self.arrived: dict[SessionPartition, bool] = {}
+        """Partitions that changed since `items` was last called, and whether that woke the session; added to
+        without the lock."""
+        self.subscription: Subscription | None = None
+        """What the last fetch of a follower opened."""
         self._watched = (self,)
         self._lock = threading.Lock()
         self._is_closed = False
@@ -207,8 +213,9 @@ class FetchSession(FetchSource):
         """Take over an incremental request.
 
         Raises FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR; then
-        nothing has changed.
+        nothing has changed, but a subscription has ended.
         """
+        self._unsubscribe(is_told=False)
         with self._lock:
             if self._is_closed:
                 raise not_found(self.id)
@@ -259,8 +266,98 @@ class FetchSession(FetchSource):
                     active.setdefault(part)
             return news
 
+    def subscribe(self, subscription: Subscription, outcomes: Sequence[FetchOutcome]) -> bool:
+        """Open a subscription with the answer that has these outcomes; False if the session is closed."""
+        subscription.begin(outcomes)
+        with self._lock:
+            if self._is_closed:
+                return False
+            self.subscription = subscription
+            # What the answer has is under way; nothing else was found.
+            self._active.clear()
+            return True
+
+    def _unsubscribe(self, *, is_told: bool) -> None:
+        subscription = self.subscription
+        if subscription is not None:
+            subscription.close(is_told=is_told)
+            self.subscription = None
+
+    # For the subscription
+
+    def take_woken(self) -> list[SessionPartition]:
+        """The partitions that woke the session."""
+        with self._lock:
+            arrived = self.arrived
+            # Others may be added at any time.
+            woken = [part for part, is_woken in tuple(arrived.items()) if is_woken]
+            for part in woken:
+                arrived.pop(part, None)
+            return [part for part in woken if self._by_key.get(part.key) is part]
+
+    def news(
+        self, parts: Sequence[SessionPartition], outcomes: Sequence[FetchOutcome]
+    ) -> tuple[list[FetchOutcome], dict[SessionPartition, Offset]]:
+        """The outcomes of these partitions that must be sent, and their ends; they count as under way."""
+        news: list[FetchOutcome] = []
+        ends: dict[SessionPartition, Offset] = {}
+        with self._lock:
+            for part, outcome in zip(parts, outcomes, strict=True):
+                if part.note(outcome):
+                    news.append(outcome)
+                    part.sent_end = ends[part] = outcome.read.end_offset
+        return news, ends
+
+    def sent(self, outcomes: Sequence[FetchOutcome]) -> dict[SessionPartition, Offset]:
+        """Everything up to the ends of these outcomes is under way."""
+        with self._lock:
+            ends: dict[SessionPartition, Offset] = {}
+            for item, read in outcomes:
+                part = self._by_key.get(key_of(item))
+                if part is not None:
+                    part.sent_end = ends[part] = read.end_offset
+            return ends
+
+    def unsend(self, parts: Iterable[SessionPartition]) -> None:
+        """Have these partitions read again from where the follower is."""
+        with self._lock:
+            for part in parts:
+                part.sent_end = Offset(_UNSENT)
+                part.sent_high_watermark = part.sent_log_start_offset = _UNSENT
+                self.arrived[part] = True
+
+    def reported(
+        self, applied: Mapping[SessionPartition, Offset], ends: Sequence[FollowerEnd]
+    ) -> tuple[list[FetchItem], list[SessionPartition]]:
+        """Take over the follower's new positions.
+
+        ``applied`` are the ends of the pushes that it has applied. Returns the reported partitions, and those
+        that should have been. Raises UnfitProgress for an end that was not pushed.
+        """
+        with self._lock:
+            items = []
+            for end in ends:
+                part = self._by_key.get(end.partition)
+                if part is None or applied.get(part) != end.fetch_offset:
+                    raise UnfitProgress(f"{end.partition} is reported at {end.fetch_offset}")
+                _, fetch_offset, last_fetched_epoch, log_start_offset = end
+                part.item = part.item._replace(
+                    fetch_offset=fetch_offset,
+                    last_fetched_epoch=last_fetched_epoch,
+                    log_start_offset=log_start_offset,
+                )
+                items.append(part.item)
+            missing = []
+            for part, offset in applied.items():
+                if part.item.fetch_offset != offset:
+                    missing.append(part)
+                elif part.sent_end == offset:
+                    part.sent_end = Offset(_UNSENT)
+            return items, missing
+
     def close(self) -> None:
         """Remove the session's listeners. A waiting fetch still gets its answer."""
+        self._unsubscribe(is_told=True)
         with self._lock:
             self._is_closed = True
             for part in self._by_key.values():
@@ -357,6 +454,12 @@ class FetchSessions:
         if request.epoch in (INITIAL_EPOCH, FINAL_EPOCH) or session is None or session.owner != request.owner:
             return []
         return session.all_items()
+
+    def subscription(self, session_id: int, number: int) -> Subscription | None:
+        """The present subscription of a session, if it has this number."""
+        session = self._sessions.get(session_id)
+        subscription = None if session is None else session.subscription
+        return subscription if subscription is not None and subscription.number == number else None
 
     def begin(self, request: SessionRequest) -> FetchSession | None:
         """The session of an incremental request, updated by it; None for a request without a session.

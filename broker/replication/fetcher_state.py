@@ -26,9 +26,9 @@ from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
+from barnabas.broker.replication.fetched_answer import apply_answer
 from barnabas.broker.replication.partition import FollowerPosition, Partition
 from barnabas.broker.replication.replication_quota import ReplicationQuota
-from barnabas.broker.replication.rules import EpochEnd
 from barnabas.common.backoff import Pause
 from barnabas.protocol.errors import (
     ApiError,
@@ -36,14 +36,12 @@ from barnabas.protocol.errors import (
     ConnectionRefused,
     ErrorCode,
     LocalError,
-    raise_for,
 )
 from barnabas.protocol.ids import (
     NO_BROKER_EPOCH,
     BrokerEpoch,
     BrokerId,
     LeaderEpoch,
-    Offset,
     TopicId,
     TopicPartition,
 )
@@ -51,7 +49,6 @@ from barnabas.protocol.messages import fetch as wire
 from barnabas.protocol.partition_entries import numbers_in_topics
 
 logger = logging.getLogger(__name__)
-state_change_logger = logging.getLogger("barnabas.state_change")
 
 _FIRST_RETRY_S: Final = 0.01
 _NO_PAUSE: Final = Pause()
@@ -157,6 +154,10 @@ class FollowedPartitions:
         return len(self._followed)
 
     @property
+    def session_id(self) -> int:
+        return self._session_id
+
+    @property
     def max_lag(self) -> int:
         """The largest lag of a partition. Any thread."""
         return max((followed.lag for followed in list(self._followed.values())), default=0)
@@ -236,6 +237,33 @@ class FollowedPartitions:
         followed.sent, followed.sent_at = position, now
         included[tp] = position
 
+    def progress(self, applied: Iterable[TopicPartition], now: float) -> list[wire.FollowerTopicProgress]:
+        """The changed positions of these partitions, which the caller must report."""
+        included: dict[TopicPartition, FollowerPosition] = {}
+        for tp in applied:
+            followed = self.fetched(tp)
+            if followed is not None:
+                self._include(tp, followed, now, included)
+        topics: dict[str, list[wire.FollowerPartitionProgress]] = {}
+        for tp, position in included.items():
+            topics.setdefault(tp.topic, []).append(
+                wire.FollowerPartitionProgress(
+                    partition=tp.partition,
+                    fetch_offset=position.log_end_offset,
+                    last_fetched_epoch=position.last_epoch,
+                    log_start_offset=position.log_start_offset,
+                )
+            )
+        return [
+            wire.FollowerTopicProgress(topic=topic, partitions=partitions)
+            for topic, partitions in topics.items()
+        ]
+
+    @property
+    def has_dropped(self) -> bool:
+        """Whether the next fetch must tell the leader that a partition was not applied."""
+        return bool(self._dropped)
+
     def opened(self, session_id: int) -> None:
         """The leader has answered, in this session."""
         if self._session_id == wire.NO_SESSION and session_id != wire.NO_SESSION:
@@ -299,10 +327,12 @@ class LeaderFetches:
         fail: Fail | None = None,
         traffic: Traffic | None = None,
         quota: ReplicationQuota | None = None,
+        subscribes: bool = False,
     ) -> None:
         """``note_error`` receives failed appends, since the disk may be the cause.
 
         ``fail`` puts a follower out of service after an unforeseen error; without it the error is raised.
+        ``subscribes``: it takes pushes. Brokers do not ask for them yet; the simulation does.
         """
         self.leader = leader
         self._backoff_ms = config.replica_fetch_backoff_ms
@@ -315,6 +345,7 @@ class LeaderFetches:
         self._fail = fail
         self._traffic = Traffic() if traffic is None else traffic
         self._quota = quota
+        self._subscribes = subscribes
         # Whether the loss of the connection has been logged.
         self._is_lost = False
         # Whether the leader's port has refused a connection since its last answer.
@@ -322,9 +353,19 @@ class LeaderFetches:
         self._broker_epoch = NO_BROKER_EPOCH
         self._unflushed: list[Log] = []
         self._moved: list[TopicPartition] = []
+        self._subscription = wire.NO_SUBSCRIPTION
+        self._push_number = 0
+        # Of the answer and the pushes that are not reported yet.
+        self._applied: dict[TopicPartition, None] = {}
+
+    @property
+    def is_subscribed(self) -> bool:
+        """Whether the leader pushes, so that the next fetch may wait."""
+        return self._subscription != wire.NO_SUBSCRIPTION
 
     def next_request(self, now: float) -> NextRequest:
-        """The next fetch; the caller must send it."""
+        """The next fetch; the caller must send it. It ends a subscription."""
+        self.unsubscribe()
         broker_epoch = self._current_broker_epoch()
         if broker_epoch != self._broker_epoch:
             # The leader's state of every partition is of another registration.
@@ -354,7 +395,12 @@ class LeaderFetches:
             session_epoch=fetch.epoch,
             topics=fetch.topics(self._config.replica_fetch_max_bytes),
             forgotten_topics_data=fetch.forgotten_topics(),
+            subscribes=self._subscribes and fetch.session_id != wire.NO_SESSION,
         )
+
+    def unsubscribe(self) -> None:
+        self._subscription = wire.NO_SUBSCRIPTION
+        self._applied = {}
 
     def answered(self, response: wire.FetchResponse, now: float, wall_clock_ms: int) -> float:
         """Apply an answer; returns how many seconds to wait before the next fetch."""
@@ -369,13 +415,63 @@ class LeaderFetches:
             self.followed.reset()
             return self._backoff_ms / 1000
         self.followed.opened(response.session_id)
+        self._subscription, self._push_number = response.subscription, 0
+        self._apply_all(response, now, wall_clock_ms)
+        return 0.0
+
+    def pushed(self, response: wire.FetchResponse, now: float, wall_clock_ms: int) -> None:
+        """Apply a push. The last push of a subscription, or one after a gap, ends it."""
+        if not self.is_subscribed or response.subscription != self._subscription:
+            return
+        if response.error_code or not response.responses or response.push_number != self._push_number + 1:
+            self.unsubscribe()
+            return
+        self._push_number = response.push_number
+        self._apply_all(response, now, wall_clock_ms)
+
+    def progress(self, now: float) -> wire.FetchProgressRequest | None:
+        """The report of what was applied; the caller must send it.
+
+        None if there is nothing to report, or if only a fetch can tell it: then the subscription has ended.
+        """
+        if not self._applied:
+            return None
+        if self._unflushed or self.followed.has_dropped or self._current_broker_epoch() != self._broker_epoch:
+            self.unsubscribe()
+            return None
+        applied, self._applied = self._applied, {}
+        return wire.FetchProgressRequest(
+            session_id=self.followed.session_id,
+            subscription=self._subscription,
+            push_number=self._push_number,
+            topics=self.followed.progress(applied, now),
+        )
+
+    def _apply_all(self, response: wire.FetchResponse, now: float, wall_clock_ms: int) -> None:
+        is_subscribed = self.is_subscribed
         for topic in response.responses:
             for data in topic.partitions:
                 tp = TopicPartition(topic.topic, data.partition_index)
                 followed = self.followed.fetched(tp)
-                if followed is not None:
+                if followed is not None and self._fits(tp, followed, response, data, now):
                     self._apply(tp, followed, data, now, wall_clock_ms)
-        return 0.0
+                if is_subscribed:
+                    self._applied[tp] = None
+
+    def _fits(
+        self,
+        tp: TopicPartition,
+        followed: FollowedPartition,
+        response: wire.FetchResponse,
+        data: wire.FetchPartitionResponse,
+        now: float,
+    ) -> bool:
+        """Whether a push continues the log: a compacted log has gaps, so its records alone do not show it."""
+        if response.push_number == 0 or data.fetch_offset == followed.partition.log_end_offset:
+            return True
+        why = f"a push continues {data.fetch_offset}, not {followed.partition.log_end_offset}"
+        self._pause(tp, followed, ErrorCode.OFFSET_OUT_OF_RANGE, now, why)
+        return False
 
     def take_unflushed(self) -> list[Log]:
         """The logs that `flush.messages` wants on disk before the next fetch reports their end."""
@@ -388,7 +484,8 @@ class LeaderFetches:
         return taken
 
     def failed(self, error: LocalError) -> Failed:
-        """No answer came: the next fetch begins a new session."""
+        """No answer came, or no push can come: the next fetch begins a new session."""
+        self.unsubscribe()
         self.followed.reset()
         if not isinstance(error, ConnectionClosed):
             logger.warning("fetching from broker %d: %s", self.leader, error)
@@ -467,96 +564,3 @@ class LeaderFetches:
         logger.log(
             level, "%s from broker %d: %s %s; retry in %.0f ms", tp, self.leader, code.name, why, pause_ms
         )
-
-
-# The answer about one partition
-
-
-def apply_answer(
-    partition: Partition, leader_epoch: LeaderEpoch, data: wire.FetchPartitionResponse, *, wall_clock_ms: int
-) -> None:
-    """Apply the answer of the leader of that epoch: append, truncate, or restart the log.
-
-    Raises the leader's error; FENCED_LEADER_EPOCH if the replica no longer follows that epoch; the errors of
-    the log, such as UnexpectedAppendOffset. Then nothing was changed, and the next fetch shows more.
-    """
-    log = partition.log
-    if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and data.log_start_offset >= 0:
-        if data.log_start_offset > partition.log_end_offset:
-            # The records between this log's end and the leader's start are gone everywhere.
-            _restart(partition, leader_epoch, data.log_start_offset, "ends before its leader's start")
-            return
-        if log.log_start_offset == log.log_end_offset != data.log_start_offset:
-            # The leader, elected uncleanly, ends below this empty log. Without records there is no epoch to
-            # compare.
-            _restart(partition, leader_epoch, data.log_start_offset, "is empty and its leader ends before it")
-            return
-    raise_for(data.error_code)
-    if data.diverging_epoch.epoch >= 0:
-        answer = EpochEnd(LeaderEpoch(data.diverging_epoch.epoch), Offset(data.diverging_epoch.end_offset))
-        before, committed = partition.log_end_offset, partition.high_watermark
-        truncated_to = partition.truncate_for(leader_epoch, answer)
-        if partition.log_end_offset < committed:
-            _report_loss(partition, leader_epoch, committed, before)
-        if data.log_start_offset >= 0 and truncated_to < log.log_start_offset:
-            # After an unclean election the logs have no record in common that this replica may keep.
-            _restart(
-                partition, leader_epoch, data.log_start_offset, "begins where the leader has another log"
-            )
-            return
-        if log.log_start_offset < partition.log_end_offset <= data.log_start_offset:
-            # The leader has forgotten in which epochs the records below its start were written: these may be
-            # of another history.
-            _restart(partition, leader_epoch, data.log_start_offset, "diverges below its leader's start")
-            return
-        logger.info(
-            "%s diverges from its leader, whose epoch %d ends at %d: truncated from %d to %d "
-            "with the high watermark at %d",
-            partition.partition,
-            *answer,
-            before,
-            partition.log_end_offset,
-            committed,
-        )
-        return
-    partition.append_as_follower(
-        data.records if isinstance(data.records, memoryview) else memoryview(b""),
-        leader_epoch=leader_epoch,
-        leader_high_watermark=Offset(data.high_watermark),
-        leader_log_start_offset=Offset(data.log_start_offset),
-        wall_clock_ms=wall_clock_ms,
-    )
-
-
-def _report_loss(partition: Partition, leader_epoch: LeaderEpoch, committed: Offset, end: Offset) -> None:
-    """Say which records this follower has truncated that had been committed, with its log's former end.
-
-    Only an unclean election loses committed records. The new leader does not know of them; their former
-    holders do. After a crash the high watermark may be that of the last checkpoint, seconds earlier, so the
-    records from there to the log's end may have been committed, too.
-    """
-    state_change_logger.warning(
-        "broker %d: %s has lost the committed records %d to %d, which its leader, broker %d in epoch %d, "
-        "does not have (truncated from %d to %d)",
-        partition.broker_id,
-        partition.partition,
-        partition.log_end_offset,
-        committed - 1,
-        partition.leader,
-        leader_epoch,
-        end,
-        partition.log_end_offset,
-    )
-
-
-def _restart(partition: Partition, leader_epoch: LeaderEpoch, offset: int, why: str) -> None:
-    log = partition.log
-    logger.warning(
-        "%s, %d to %d, %s; emptied, restarting at %d",
-        partition.partition,
-        log.log_start_offset,
-        log.log_end_offset,
-        why,
-        offset,
-    )
-    partition.restart_at(leader_epoch, Offset(offset))

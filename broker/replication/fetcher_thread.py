@@ -23,13 +23,14 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.replication.fetcher_state import FollowedPartition, LeaderFetches
 from barnabas.broker.replication.partition import Partition
 from barnabas.common.backoff import doubled
-from barnabas.common.channel import Channel
+from barnabas.common.channel import Answer, Channel
 from barnabas.common.security.channel_security import PLAINTEXT, ChannelSecurity
 from barnabas.common.threads import LoopThread
-from barnabas.protocol.errors import ApiError, LocalError
+from barnabas.protocol.errors import ApiError, ConnectionClosed, LocalError
 from barnabas.protocol.frames import BufferPool
 from barnabas.protocol.ids import BrokerId, Endpoint, LeaderEpoch, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
+from barnabas.protocol.messages.fetch import NO_SUBSCRIPTION
 
 logger = logging.getLogger(__name__)
 
@@ -227,8 +228,15 @@ class ReplicaFetcher:
             # A batch is sent whole, and a topic may allow any size; the leader is a broker of this cluster.
             max_frame_bytes=_MAX_FRAME_BYTES,
             security=manager.security,
+            on_close=self._lost,
+            on_push=self._pushed,
         )
         self._changed = asyncio.Event()
+        # What ended the wait for pushes.
+        self._failure: Exception | None = None
+        # The pushes that follow the answer to the fetch in flight, if they came before it was applied.
+        self._early: list[Answer] = []
+        self._epoch = NO_SUBSCRIPTION
         self._is_waiting = False
         self._nudge: asyncio.Task[None] | None = None
         self._task = manager.thread.spawn(self._run())
@@ -285,30 +293,81 @@ class ReplicaFetcher:
             # second, while this broker may be the next controller.
             await self._channel.connect()
             self._changed.clear()
+            self._failure = None
             request, pause_s = self.fetches.next_request(loop.time())
             if request is None:
                 await self._pause(pause_s)
                 return
-            self._is_waiting = True
+            self._is_waiting, self._epoch = True, request.session_epoch
             answer = await self._channel.request_frame(request)
-        except LocalError as error:
-            pause_s, suspected_s = self.fetches.failed(error)
-            if suspected_s:
-                loop.call_later(suspected_s, self.fetches.end_suspicion)
-        else:
+            self._is_waiting = False
             try:
                 pause_s = self.fetches.answered(answer.body, loop.time(), wall_clock_ms())
             finally:
                 answer.frame.release()
+            self._apply(self._take_early())
+            self._report()
+            if self.fetches.is_subscribed:
+                await self._pause(request.max_wait_ms / 1000)
+                if self._failure is not None:
+                    raise self._failure
+        except LocalError as error:
+            pause_s, suspected_s = self.fetches.failed(error)
+            if suspected_s:
+                loop.call_later(suspected_s, self.fetches.end_suspicion)
         finally:
             self._is_waiting = False
-        moved = self.fetches.take_moved()
-        if moved:
-            # Later, because the next fetch should not wait for the consumers.
-            self._manager.thread.call(self._manager.wake_consumers, moved)
+            for _, frame in self._take_early():
+                frame.release()
         await self._manager.flush(self.fetches)
         if pause_s:
             await asyncio.sleep(pause_s)
+
+    def _pushed(self, pushes: Sequence[Answer]) -> None:
+        """Apply pushes and report them at once."""
+        if self._is_waiting:
+            for push in pushes:
+                if push.body.subscription == self._epoch:
+                    self._early.append(push)
+                else:
+                    push.frame.release()
+            return
+        try:
+            self._apply(pushes)
+            self._report()
+        except Exception as error:  # noqa: BLE001 - the task of the fetcher raises it
+            self._failure = error
+            self._changed.set()
+
+    def _apply(self, pushes: Sequence[Answer]) -> None:
+        now, wall_ms = asyncio.get_running_loop().time(), wall_clock_ms()
+        for body, frame in pushes:
+            try:
+                self.fetches.pushed(body, now, wall_ms)
+            finally:
+                frame.release()
+
+    def _take_early(self) -> list[Answer]:
+        early, self._early = self._early, []
+        return early
+
+    def _report(self) -> None:
+        """Report the end of what was applied, or let the next fetch do it."""
+        fetches = self.fetches
+        if not self._channel.can_send_now:
+            fetches.unsubscribe()
+        elif (progress := fetches.progress(asyncio.get_running_loop().time())) is not None:
+            self._channel.send_now(progress)
+        moved = fetches.take_moved()
+        if moved:
+            # Later, because the report should not wait for the consumers.
+            self._manager.thread.call(self._manager.wake_consumers, moved)
+        if not fetches.is_subscribed:
+            self._changed.set()
+
+    def _lost(self, channel: Channel, error: ConnectionClosed) -> None:
+        self._failure = error
+        self._changed.set()
 
     async def _pause(self, seconds: float | None) -> None:
         """Wait for a change of the partitions, or for a while."""

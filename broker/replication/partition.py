@@ -67,7 +67,7 @@ from barnabas.protocol.record_walk import MAX_UNPACKED_BYTES
 EVER: Final = LeaderEpoch(1 << 31)
 """For ``since``: the caller does not mind when this replica came to lead."""
 
-_EMPTY: Final = memoryview(b"")
+EMPTY: Final = memoryview(b"")
 _NO_ERROR: Final = ErrorCode.NONE
 _CLIENT: Final = AppendOrigin.CLIENT
 
@@ -130,7 +130,7 @@ class PartitionRead(NamedTuple):
 
     @classmethod
     def failed(cls, error: ErrorCode, log_start_offset: Offset = NO_OFFSET) -> PartitionRead:
-        return cls(_EMPTY, log_start_offset=log_start_offset, error=error)
+        return cls(EMPTY, log_start_offset=log_start_offset, error=error)
 
     @property
     def is_urgent(self) -> bool:
@@ -567,11 +567,11 @@ class Partition:
                 epoch = LeaderEpoch(last_fetched_epoch)
                 answer = EpochEnd(*self.log.epoch_cache.end_offset_for(epoch, end))
                 if answer.epoch >= 0 and rules.diverges(epoch, fetch_offset, answer):
-                    return PartitionRead(_EMPTY, *offsets, answer)
+                    return PartitionRead(EMPTY, *offsets, answer)
             if consumer is not None and self.role is _LEADER:
                 replica = self._followers.send_consumer(consumer, fetch_offset)
                 if replica != NO_BROKER:
-                    return PartitionRead(_EMPTY, *offsets, preferred_read_replica=replica)
+                    return PartitionRead(EMPTY, *offsets, preferred_read_replica=replica)
         if not start <= fetch_offset <= end:
             raise self._out_of_range(fetch_offset, start, end)
         try:
@@ -868,7 +868,7 @@ def read_records(
 
     Raises as `Log.read`.
     """
-    records = _EMPTY
+    records = EMPTY
     is_cold = is_without_records = False
     bound = offsets[-1]
     has_more = fetch_offset < bound

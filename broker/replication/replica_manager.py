@@ -36,14 +36,15 @@ from barnabas.broker.replication.delayed_fetch import (
 from barnabas.broker.replication.delayed_produce import DelayedProduce, Unacknowledged
 from barnabas.broker.replication.failures import DiskFailures
 from barnabas.broker.replication.fence import Fence
-from barnabas.broker.replication.fetch_sessions import FetchSessions
+from barnabas.broker.replication.fetch_sessions import FetchSession, FetchSessions
 from barnabas.broker.replication.fetcher_thread import FetcherManager
 from barnabas.broker.replication.isr_changes import IsrChanges, IsrStore
 from barnabas.broker.replication.marker_writer import TransactionMarkers
 from barnabas.broker.replication.near_replicas import NearConsumer
-from barnabas.broker.replication.partition import EVER, Partition, PartitionRead
+from barnabas.broker.replication.partition import EMPTY, EVER, Partition, PartitionRead
 from barnabas.broker.replication.replication_quota import ReplicationQuota
 from barnabas.broker.replication.sliced_checks import SlicedChecks
+from barnabas.broker.replication.subscriptions import FollowerEnd, Send, Subscription, leaves_nothing
 from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts, api_error
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from barnabas.protocol.messages.produce import PartitionProduceResponse, RecordError
@@ -87,7 +88,7 @@ class ReplicaManager:
         self.produce_purgatory = Purgatory("produce", reaper)
         self.follower_purgatory = Purgatory("follower-fetch", reaper)
         self.consumer_purgatory = Purgatory("consumer-fetch", reaper)
-        self.follower_sessions = FetchSessions(self.follower_purgatory.check_and_complete, metadata, now_ms)
+        self.follower_sessions = FetchSessions(self._wake_follower, metadata, now_ms)
         self.role_listeners: list[Callable[[TopicPartition], None]] = []
         self.fence, self.traffic = Fence(self._fenced), Traffic()
         self.disk_failures = DiskFailures(broker_id, logs, isr_store, on_fatal=on_fatal)
@@ -309,6 +310,14 @@ class ReplicaManager:
         for tp in tps:
             self.follower_purgatory.check_and_complete(tp)
 
+    def _wake_follower(self, session: FetchSession) -> None:
+        """Push to a subscription; else answer the waiting fetch."""
+        subscription = session.subscription
+        if subscription is not None:
+            subscription.wake()
+        else:
+            self.follower_purgatory.check_and_complete(session)
+
     def _wake_consumers_of(self, tp: TopicPartition) -> None:
         self.consumer_sessions.listeners.wake((tp,))
         self.consumer_wakes.note(tp)
@@ -379,14 +388,17 @@ class ReplicaManager:
             watched = source.watched
         if not watched:
             result = reader.read_all(params, items)
+            is_settled = False
             if params.is_follower:
                 superseded = self._parked.pop(params.replica_id, None)
                 if superseded is not None:
                     superseded.force_complete()
                 result = self._note_progress(params, result)
+                is_settled = params.subscribes and isinstance(source, FetchSession) and leaves_nothing(result)
             elif self.fence.reason is not None:
                 result = refusing_to_wait(result, self.doubt)
-            if params.max_wait_ms <= 0 or result.is_enough(params) or not (watched := source.watched):
+            may_wait = params.max_wait_ms > 0 and not is_settled and not result.is_enough(params)
+            if not (may_wait and (watched := source.watched)):
                 return reader.finish(params, result, answer)
         deadline_ms = self.now_ms() + params.max_wait_ms
         delayed = DelayedFetch(deadline_ms, params, source, reader, answer, result, self.doubt)
@@ -404,6 +416,26 @@ class ReplicaManager:
         self._reader.near_consumer = lambda params: NearConsumer.on(
             params.rack_id, params.listener_name, self._metadata, self.now_ms()
         )
+
+    def subscription(
+        self, number: int, session: FetchSession, params: FetchParams, send: Send, peer: object
+    ) -> Subscription:
+        return Subscription(number, session, params, self._reader, send, peer)
+
+    def note_reported(
+        self, subscription: Subscription, push_number: int, ends: Sequence[FollowerEnd]
+    ) -> None:
+        """A follower has applied a push. Raises UnfitProgress."""
+        outcomes = []
+        for item in subscription.reported(push_number, ends):
+            partition = self.roles.partitions.get(item.partition)
+            if partition is not None:
+                read = PartitionRead(EMPTY, log_end_offset=partition.log_end_offset)
+                outcomes.append(FetchOutcome(item, read))
+        if self._note_progress(subscription.params, FetchResult(outcomes, 0, False)).is_urgent:
+            # The next fetch is answered with the error.
+            subscription.end()
+        subscription.wake()
 
     def _note_progress(self, params: FetchParams, result: FetchResult) -> FetchResult:
         """Move high watermarks and expand ISRs by the log ends that a follower's fetch reports."""

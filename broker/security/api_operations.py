@@ -89,6 +89,8 @@ API_OPERATIONS: Final[Mapping[ApiKey, Questions]] = {
     # ---- records
     ApiKey.PRODUCE: (_asked(_WRITE, _TOPIC), _asked(_WRITE, _TRANSACTIONAL_ID)),
     ApiKey.FETCH: (_asked(Operation.CLUSTER_ACTION, _CLUSTER), _asked(_READ, _TOPIC)),
+    # Not in Kafka: a follower's fetch has opened its subscription on the same connection.
+    ApiKey.FETCH_PROGRESS: _NOTHING,
     ApiKey.LIST_OFFSETS: (_each(_DESCRIBE, _TOPIC, "topics"),),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (_each(_DESCRIBE, _TOPIC, "topics", Operation.CLUSTER_ACTION),),
     ApiKey.DELETE_RECORDS: (_each(_DELETE, _TOPIC, "topics"),),

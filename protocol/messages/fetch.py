@@ -15,6 +15,9 @@ CONSUMER_REPLICA_ID = -1
 NO_SESSION: Final = 0
 INITIAL_EPOCH: Final = 0
 """A full fetch, which may open a session; its first incremental request has epoch 1, the next 2."""
+NO_SUBSCRIPTION: Final = 0
+PUSHES: Final = 0x7FFFFFFF
+"""The correlation id of pushes; no request has it."""
 FINAL_EPOCH: Final = -1
 """A full fetch that does not open a session."""
 _MAX_INT: Final = (1 << 31) - 1
@@ -43,6 +46,8 @@ class AbortedTransaction:
 
 @s.message
 class FetchPartitionResponse:
+    """``fetch_offset`` is where a push was read: the follower's log must end there."""
+
     partition_index: int = s.int32()
     error_code: int = s.int16()
     high_watermark: int = s.int64(default=-1)
@@ -59,6 +64,7 @@ class FetchPartitionResponse:
     )
     preferred_read_replica: int = s.int32(since=11, default=-1)
     records: RecordsToSend = s.records(nullable_since=0, default=None)
+    fetch_offset: int = s.int64(native_only=True, default=-1)
 
 
 @s.message
@@ -70,11 +76,19 @@ class FetchTopicResponse:
 
 @s.message
 class FetchResponse:
+    """A ``subscription`` in an answer is the one that the answer opens: the leader pushes what follows.
+
+    A push is another `FetchResponse`, in a frame with the correlation id `PUSHES`. It has a number, from 1
+    on; the answer counts as number 0. A push without partitions ends its subscription.
+    """
+
     throttle_time_ms: int = s.int32(default=0)
     error_code: int = s.int16(since=7, default=0)
     session_id: int = s.int32(since=7, default=0)
     responses: list[FetchTopicResponse] = s.array(FetchTopicResponse)
     node_endpoints: list[NodeEndpoint] = s.array(NodeEndpoint, since=16, tag=0, default_factory=list)
+    subscription: int = s.int32(native_only=True, default=NO_SUBSCRIPTION)
+    push_number: int = s.int64(native_only=True, default=0)
 
 
 @s.message
@@ -117,7 +131,7 @@ class FetchRequest(s.RequestOf[FetchResponse]):
     """``replica_id`` is -1 for a consumer, -2 for a tool that compares replicas, else the follower's id.
 
     ``replica_epoch`` is the follower's broker epoch, so that a fetch of an earlier registration does not
-    count for the ISR (KIP-903).
+    count for the ISR (KIP-903). ``subscribes``: the follower takes pushes until its next fetch.
     """
 
     cluster_id: str | None = s.string(since=12, nullable_since=12, tag=0, default=None)
@@ -133,3 +147,40 @@ class FetchRequest(s.RequestOf[FetchResponse]):
     rack_id: str = s.string(since=11, default="")
     replica_epoch: int = s.int64(native_only=True, default=-1)
     replica_state: ReplicaState = s.struct(ReplicaState, since=15, tag=1, default_factory=ReplicaState)
+    subscribes: bool = s.boolean(native_only=True, default=False)
+
+
+@s.message
+class FollowerPartitionProgress:
+    """The end of a follower's log, as in the follower's next fetch."""
+
+    partition: int = s.int32()
+    fetch_offset: int = s.int64()
+    last_fetched_epoch: int = s.int32(default=-1)
+    log_start_offset: int = s.int64(default=-1)
+
+
+@s.message
+class FollowerTopicProgress:
+    topic: str = s.string()
+    partitions: list[FollowerPartitionProgress] = s.array(FollowerPartitionProgress)
+
+
+@s.message
+class FetchProgressResponse:
+    """Never sent: the leader does not answer progress."""
+
+    error_code: int = s.int16(default=0)
+
+
+@s.request(s.ApiKey.FETCH_PROGRESS, versions=s.NATIVE_ONLY)
+class FetchProgressRequest(s.RequestOf[FetchProgressResponse]):
+    """A follower has applied the push of that number. It is not answered.
+
+    ``topics`` are the partitions whose position has changed since the follower last named it.
+    """
+
+    session_id: int = s.int32()
+    subscription: int = s.int32()
+    push_number: int = s.int64()
+    topics: list[FollowerTopicProgress] = s.array(FollowerTopicProgress, default_factory=list)

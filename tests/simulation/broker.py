@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from barnabas.broker.base.purgatory import Reaper
 from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.config.topic_configs import TopicConfigs
+from barnabas.broker.handlers.fault_table import FaultTable
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure
@@ -132,6 +133,7 @@ class SimBroker:
             config=SimpleNamespace(inter_broker_listener_name=LISTENER, fetch_max_bytes=1 << 20),
             authorizer=None,
             brokers=BrokerPrincipals(),
+            faults=FaultTable(),
         )
         self.is_up, self.is_paused = True, False
         world.started(self)

@@ -15,7 +15,7 @@ from tests.simulation.disk import BATCH_BYTES
 from tests.simulation.disk_chaos import DISK_CURES, DISK_FAULTS, DiskChaos
 from tests.simulation.ends import heal, heal_the_living
 from tests.simulation.log_transactions import TRANSACTION_WORK, TransactionChaos
-from tests.simulation.profiles import USUAL, Profile
+from tests.simulation.profiles import PUSHES, USUAL, Profile
 from tests.simulation.settings_chaos import SETTINGS_WORK, SettingsChaos
 from tests.simulation.topic_chaos import MOVE_WORK, TOPIC_CURES, TOPIC_FAULTS, TOPIC_WORK, TopicChaos
 from tests.simulation.topics import Topics
@@ -87,6 +87,7 @@ class Chaos(DiskChaos, SettingsChaos, TopicChaos, TransactionChaos):
             is_compacted=profile.is_compacted,
             is_min_isr_strict=profile.is_min_isr_strict,
             has_settings=profile.has_settings,
+            pushes=profile.has_pushes,
         )
         self.ids = list(self.world.brokers)
         self.hosts = list(self.world.hosts)
@@ -106,7 +107,7 @@ class Chaos(DiskChaos, SettingsChaos, TopicChaos, TransactionChaos):
         # Separate generators, so that the steps do not depend on them.
         self._leaves_dead = random.Random(f"end of {seed}").random() < 0.5
         topics = random.Random(f"topics of {seed}")
-        if profile.has_topics or profile.has_moves or (profile is USUAL and topics.random() < 0.5):
+        if profile.has_topics or profile.has_moves or (profile in (USUAL, PUSHES) and topics.random() < 0.5):
             self.topics = Topics(self.world)
             weights |= TOPIC_WORK | TOPIC_CURES | (MOVE_WORK if profile.has_moves else {})
             for fault, weight in TOPIC_FAULTS.items():

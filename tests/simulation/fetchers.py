@@ -6,18 +6,21 @@ fetcher keeps its old state, and answers may arrive in between.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.handlers import fetch as fetch_handler
+from barnabas.broker.network.request import Buffers, Peer
 from barnabas.broker.replication.fetcher_state import REFRESHES, FollowedPartition, LeaderFetches
 from barnabas.broker.replication.fetcher_thread import FetcherTable, FollowedLeader
+from barnabas.protocol import codec_msgpack
 from barnabas.protocol.errors import LocalError, RequestTimedOutLocally
 from barnabas.protocol.ids import BrokerId, Endpoint, TopicPartition
-from barnabas.protocol.messages.fetch import FetchRequest, FetchResponse
-from tests.simulation.requests import SimRequest
+from barnabas.protocol.messages.fetch import PUSHES, FetchRequest, FetchResponse
+from tests.simulation.requests import LISTENER, SimRequest
 
 if TYPE_CHECKING:
     from tests.simulation.broker import SimBroker
@@ -40,6 +43,38 @@ class SimFetcherConfig:
     replica_lag_time_max_ms: int = REFRESHES * REFRESH_MS
 
 
+class _Stream:
+    """One direction of a connection: what arrives early waits, and behind a lost message nothing arrives.
+
+    Fetches alone would not need the order, so without pushes it is not kept.
+    """
+
+    def __init__(self, is_ordered: bool) -> None:
+        self._is_ordered = is_ordered
+        self._sent = itertools.count()
+        self._next = 0
+        self._early: dict[int, Callable[[], None]] = {}
+
+    def in_order(self, act: Callable[[], None]) -> Callable[[], None]:
+        if not self._is_ordered:
+            return act
+        number = next(self._sent)
+
+        def arrive() -> None:
+            self._early[number] = act
+            while (ready := self._early.pop(self._next, None)) is not None:
+                self._next += 1
+                ready()
+
+        return arrive
+
+
+class _Connection:
+    def __init__(self, is_ordered: bool) -> None:
+        self.peer = Peer("1", "h", LISTENER, 0)
+        self.there, self.back = _Stream(is_ordered), _Stream(is_ordered)
+
+
 class SimFetcher:
     """One connection to one leader, with at most one fetch in flight."""
 
@@ -53,7 +88,9 @@ class SimFetcher:
             broker.metadata,
             broker_epoch=lambda: broker.replicas.roles.broker_epoch,
             note_error=broker.replicas.disk_failures.note,
+            subscribes=world.pushes,
         )
+        self._connection = _Connection(world.pushes)
         self._world = world
         self._broker = broker
         self._awaited: object | None = None
@@ -95,7 +132,7 @@ class SimFetcher:
             if self._awaited is token:
                 self._awaited = None
                 self._pause(self.fetches.answered(response, self._broker.now_ms() / 1000, 0))
-                self._broker.replicas.wake_consumers(self.fetches.take_moved())
+                self._report()
 
         self._send(request, apply)
         return True
@@ -103,15 +140,28 @@ class SimFetcher:
     def lose(self, error: LocalError) -> None:
         """Lose the connection or time out: the answer is ignored, though the leader may still act."""
         self._is_nudging = False
-        if self.is_waiting:
+        if self.is_waiting or self.fetches.is_subscribed:
             self._awaited = None
+            self._connection = _Connection(self._world.pushes)
             self._pause(self.fetches.failed(error).pause_s)
 
     def _pause(self, seconds: float) -> None:
         self._paused_until_ms = self._broker.now_ms() + seconds * 1000
 
+    def _report(self) -> None:
+        progress = self.fetches.progress(self._broker.now_ms() / 1000)
+        self._broker.replicas.wake_consumers(self.fetches.take_moved())
+        if progress is not None:
+            leader, connection = self._world.brokers[self.leader], self._connection
+            request: Any = SimRequest(progress, _no_answer, peer=connection.peer)
+            self._send_there(lambda: fetch_handler.handle_progress(leader.services, request))
+
+    def _send_there(self, act: Callable[[], None]) -> None:
+        self._world.send(self._broker.id, self.leader, self._connection.there.in_order(act))
+
     def _send(self, request: FetchRequest, heard: Callable[[FetchResponse], None]) -> None:
         world, follower, leader = self._world, self._broker.id, self._world.brokers[self.leader]
+        connection = self._connection
 
         def answer(response: FetchResponse) -> None:
             # The bytes leave the leader now; later changes of its log do not affect them.
@@ -119,13 +169,26 @@ class SimFetcher:
                 for data in topic.partitions:
                     if isinstance(data.records, memoryview):
                         data.records = memoryview(bytes(data.records))
-            world.send(leader.id, follower, lambda: heard(response))
+            world.send(leader.id, follower, connection.back.in_order(lambda: heard(response)))
 
-        world.send(
-            follower,
-            leader.id,
-            lambda: fetch_handler.handle(leader.services, SimRequest(request, answer)),
-        )
+        def push(buffers: Buffers) -> bool:
+            payload = memoryview(b"".join(buffers))[4:]
+            world.send(leader.id, follower, connection.back.in_order(lambda: arrive(payload)))
+            return True
+
+        def arrive(payload: memoryview) -> None:
+            if self._connection is connection:
+                opened = codec_msgpack.open_response(payload)
+                assert opened.correlation_id == PUSHES
+                self.fetches.pushed(opened.body(FetchResponse), self._broker.now_ms() / 1000, 0)
+                self._report()
+
+        sent: Any = SimRequest(request, answer, peer=connection.peer, push=push)
+        self._send_there(lambda: fetch_handler.handle(leader.services, sent))
+
+
+def _no_answer(response: object) -> None:
+    raise AssertionError("progress is answered")
 
 
 class SimFetchers:

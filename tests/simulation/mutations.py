@@ -12,10 +12,11 @@ from barnabas.broker.compaction.offset_map import OffsetMap
 from barnabas.broker.log import batch_scan, log, recovery
 from barnabas.broker.log.epoch_cache import EpochCache, EpochEndOffset
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
+from barnabas.broker.replication import fetched_answer, rules
 from barnabas.broker.replication import fetcher_state as following
 from barnabas.broker.replication import partition as partition_module
-from barnabas.broker.replication import rules
 from barnabas.broker.replication.become_leader_or_follower import RoleChanges
+from barnabas.broker.replication.fetch_sessions import FetchSession
 from barnabas.broker.replication.fetcher_state import FollowedPartition, FollowedPartitions, LeaderFetches
 from barnabas.broker.replication.followers import FollowerStates, PendingIsr
 from barnabas.broker.replication.isr_changes import IsrChanges
@@ -333,6 +334,21 @@ def fetches_name_an_earlier_broker_epoch(setattr_: SetAttr) -> None:
     setattr_(LeaderFetches, "next_request", stuck)
 
 
+@found_in("pushes", 17)
+def pushes_count_as_applied_when_they_are_sent(setattr_: SetAttr) -> None:
+    """The next fetch of a follower that has ignored some leaves a hole in its log."""
+    setattr_(FetchSession, "unsend", lambda self, parts: None)
+    news = FetchSession.news
+
+    def trusting(self: FetchSession, parts: Any, outcomes: Any) -> Any:
+        found, ends = news(self, parts, outcomes)
+        for part, end in ends.items():
+            part.item = part.item._replace(fetch_offset=end)
+        return found, ends
+
+    setattr_(FetchSession, "news", trusting)
+
+
 @found_in("usual", 142)
 def failed_partitions_are_not_fetched_again(setattr_: SetAttr) -> None:
     failed = FollowedPartitions.failed
@@ -348,7 +364,7 @@ def failed_partitions_are_not_fetched_again(setattr_: SetAttr) -> None:
 @found_in("usual", 195)
 def a_follower_drops_its_log_instead_of_truncating(setattr_: SetAttr) -> None:
     """It drops records that may be committed, while it is in the ISR."""
-    apply_answer = following.apply_answer
+    apply_answer = fetched_answer.apply_answer
 
     def rash(partition: Partition, leader_epoch: Any, data: Any, **arguments: Any) -> None:
         if data.diverging_epoch.epoch >= 0:

@@ -46,9 +46,14 @@ class Profile:
     has_settings: bool = False
     """Settings of topics change."""
     is_min_isr_strict: bool = False
+    has_pushes: bool = False
+    """Leaders push to their followers, which fetch otherwise."""
 
 
 USUAL: Final = Profile(name="usual")
+
+PUSHES: Final = Profile(name="pushes", has_pushes=True)
+"""The usual histories, but leaders push."""
 
 REBIRTHS: Final = Profile(
     name="rebirths",
@@ -254,11 +259,15 @@ SETTINGS: Final = Profile(
 STRICT_SETTINGS: Final = replace(SETTINGS, name="strict settings", is_min_isr_strict=True)
 """A change of min.insync.replicas decides what is committed, too."""
 
+COMPACTED_PUSHES: Final = replace(COMPACTION, name="compacted pushes", has_pushes=True)
+MOVED_PUSHES: Final = replace(MOVES, name="moved pushes", has_pushes=True)
+
 PROFILES: Final = {
     profile.name: profile
     for profile in (
         *(REBIRTHS, DOORS, RACES, RACKS, LOST_ANSWERS, OLD_WORDS),
         *(COMPACTION, MARKERS, MOVES, DEATHS, TOPICS, STRICT),
         *(SETTINGS, STRICT_SETTINGS),
+        *(PUSHES, COMPACTED_PUSHES, MOVED_PUSHES),
     )
 }

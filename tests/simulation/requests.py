@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec
 
 from barnabas.broker.handlers.api_request import ApiRequest
-from barnabas.broker.network.request import Lane, Peer
+from barnabas.broker.network.request import Buffers, Lane, Peer
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.fetch import FetchResponse
 from barnabas.protocol.messages.inter_broker import UpdateMetadataResponse
@@ -12,20 +12,23 @@ from tests.simulation.truth import Violation
 
 P = ParamSpec("P")
 LISTENER = "INTERNAL"
+PEER = Peer("1", "h", LISTENER, 0)
 
 
 class RawRequest:
     """A simulated broker has no lanes: the rest of a paused request runs when it is resumed."""
 
     lane = Lane.GENERAL
-    peer = Peer("1", "h", LISTENER, 0)
     deadlines = None
 
-    def __init__(self) -> None:
+    def __init__(self, peer: Peer, push: Callable[[Buffers], bool]) -> None:
+        self.peer, self.push = peer, push
         self._rest: Callable[[], None] = lambda: None
 
     def close_connection(self, reason: str) -> None:
         """As a lost answer: the controller sends the request again when the world lets it time out."""
+        if "fits no push" in reason:
+            raise Violation(reason)
 
     def continue_in(self, lane: Lane, rest: Callable[[], None]) -> None:
         rest()
@@ -41,6 +44,9 @@ class RawRequest:
 
     drop_frame = release_frame
 
+    def respond_nothing(self) -> None:
+        """The sender waits for no answer."""
+
     def pause(self, rest: Callable[[], None]) -> None:
         self._rest = rest
 
@@ -54,12 +60,20 @@ class SimRequest:
     client_id = "c"
     quotas = None
 
-    def __init__(self, body: Any, respond: Callable[[Any], None], api_version: int | None = None) -> None:
+    def __init__(
+        self,
+        body: Any,
+        respond: Callable[[Any], None],
+        api_version: int | None = None,
+        *,
+        peer: Peer = PEER,
+        push: Callable[[Buffers], bool] = lambda buffers: False,
+    ) -> None:
         self.body = body
         self.api_key = body.api_key
         self.api_version = api_version
         self._respond = respond
-        self.raw = RawRequest()
+        self.raw = RawRequest(peer, push)
 
     def is_since(self, version: int) -> bool:
         return self.api_version is None or self.api_version >= version

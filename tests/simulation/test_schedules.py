@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from tests.simulation.kinds import ONE_SEED, USUAL_SEEDS, chunks, run, seeds_of
-from tests.simulation.profiles import PROFILES, USUAL, Profile
+from tests.simulation.profiles import PROFILES, PUSHES, USUAL, Profile
 
 _TIME_S: Final = max(180, USUAL_SEEDS // 10)
 _A_PROFILE: Final = 1 / 48
@@ -26,7 +26,8 @@ def _histories(kind: str, seeds: range) -> list[Any]:
 @pytest.mark.timeout(_TIME_S)
 @pytest.mark.parametrize("chunk", chunks(16))
 def test_every_history_keeps_the_promises_and_comes_to_rest(chunk: int) -> None:
-    histories = _histories(USUAL.name, seeds_of(chunk, 16))
+    seeds = seeds_of(chunk, 16)
+    histories = _histories(USUAL.name, seeds[::2]) + _histories(PUSHES.name, seeds[1::2] or seeds)
     acknowledged = sum(truth.acknowledged_end for each in histories for truth in each.world.all_truths)
     topics: Counter[str] = Counter()
     for history in histories:

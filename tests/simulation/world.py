@@ -96,6 +96,7 @@ class World:
         is_compacted: bool = False,
         is_min_isr_strict: bool = False,
         has_settings: bool = False,
+        pushes: bool = False,
     ) -> None:
         ids = [BrokerId(number) for number in range(1, broker_count + 1)]
         all_ids = [BrokerId(0), *ids] if is_controller_apart else ids
@@ -111,6 +112,8 @@ class World:
             "log_cleanup_policy": "compact" if is_compacted else "delete",
             "log_cleaner_delete_retention_ms": _DELETE_RETENTION_MS,
         }
+        self.pushes = pushes
+        """Whether followers subscribe to what their leaders push."""
         self.has_transactions = False
         """Whether stable offsets are checked too."""
         self.now_ms = 0.0

@@ -15,6 +15,7 @@ from barnabas.common import connection as connection_module
 from barnabas.common.channel import Channel
 from barnabas.common.connection import Connection, open_connection
 from barnabas.common.dialects import Wire
+from barnabas.protocol.codec_msgpack import encode_response
 from barnabas.protocol.errors import (
     ClosedUnanswered,
     ConnectionClosed,
@@ -25,6 +26,7 @@ from barnabas.protocol.errors import (
 from barnabas.protocol.frames import BufferPool, Frame
 from barnabas.protocol.ids import Endpoint
 from barnabas.protocol.messages.fetch import (
+    PUSHES,
     FetchPartitionResponse,
     FetchRequest,
     FetchResponse,
@@ -173,8 +175,43 @@ async def test_a_oneway_request_to_a_peer_that_does_not_read_ends_at_its_deadlin
 
 
 async def test_correlation_ids_begin_again_after_the_highest(channel: Channel) -> None:
-    channel._next_correlation_id = 2**31 - 1
-    assert [(await channel.request(ASK)).throttle_time_ms for _ in range(3)] == [2**31 - 1, 0, 1]
+    channel._next_correlation_id = PUSHES - 1
+    assert [(await channel.request(ASK)).throttle_time_ms for _ in range(3)] == [PUSHES - 1, 0, 1]
+
+
+# ---- pushes
+
+
+def pushed(number: int) -> list[Any]:
+    return encode_response(PUSHES, FetchResponse(responses=[], push_number=number))
+
+
+@pytest.mark.parametrize("server", [Wire.NATIVE], indirect=True)
+async def test_pushes_that_come_together_are_taken_together(server: Server, channel_to: MakeChannel) -> None:
+    taken: list[list[int]] = []
+    channel = channel_to(
+        server, on_push=lambda pushes: taken.append([push.body.push_number for push in pushes])
+    )
+    assert not channel.can_send_now
+    await channel.request(ASK)
+    assert channel.can_send_now
+    server.peer.writer.write(b"".join([*pushed(1), *pushed(2)]))
+    await until(lambda: taken == [[1, 2]])
+    server.answers = False
+    channel.send_now(ASK)
+    await until(lambda: len(server.requests) == 2)
+    assert channel.in_flight == 0
+    channel.disconnect("of a test")
+    assert not channel.can_send_now
+
+
+@pytest.mark.parametrize("server", [Wire.NATIVE], indirect=True)
+async def test_a_push_to_a_channel_that_expects_none_closes_the_connection(
+    server: Server, channel: Channel
+) -> None:
+    await channel.request(ASK)
+    server.peer.writer.write(b"".join(pushed(1)))
+    await until(lambda: not channel.is_connected)
 
 
 # ---- deadlines and cancellation

@@ -131,7 +131,7 @@ def test_every_right_of_the_table_has_a_case() -> None:
 
 BEFORE_AUTHENTICATION = {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 NO_HANDLER = [
-    Case(key, example(APIS[key].request), (frozenset(),))
+    Case(key, example(APIS[key].request), (frozenset(),), is_kafka=not APIS[key].is_native_only)
     for key in (WITHOUT_QUESTIONS | OPERATIONS_ALONE) - BEFORE_AUTHENTICATION
 ]
 

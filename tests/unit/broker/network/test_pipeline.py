@@ -89,6 +89,21 @@ def test_answers_leave_in_the_order_of_the_requests(pipeline: Driven) -> None:
     assert first.buffers == (), "whoever still has the request would keep its answer in memory"
 
 
+def test_what_is_pushed_leaves_after_the_answers_before_it(pipeline: Driven) -> None:
+    first, second = pipeline.received(b"1", b"2")
+    pipeline.run_all()
+    assert pipeline.push((b"p", b"P"))
+    assert pipeline.sent() == [b"p", b"P"]
+    second.respond((b"b",))
+    assert pipeline.push((b"q",))
+    assert pipeline.sent() == [], "the answer that may have opened its subscription has not left"
+    first.respond((b"a",))
+    assert pipeline.sent() == [b"a", b"b", b"q"]
+    assert pipeline.sent() == []
+    pipeline.close("of a test")
+    assert not pipeline.push((b"r",))
+
+
 def test_a_request_in_turn_runs_when_all_earlier_ones_are_answered(pipeline: Driven) -> None:
     first, second, _ = pipeline.received(b"1", b"2", b"7")
     assert pipeline.run_all() == [b"1", b"2"]

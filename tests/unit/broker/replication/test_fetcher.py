@@ -132,6 +132,7 @@ class Follower:
                 self.metadata,
                 broker_epoch=lambda: BrokerEpoch(5),
                 note_error=lambda error: None,
+                subscribes=True,
             )
 
         self.fetchers = FetcherManager(
@@ -189,6 +190,35 @@ def test_a_follower_copies_byte_for_byte_and_its_fetches_commit(leader: Leader, 
     wait_for(lambda: leader.managed.manager.partition(TP).high_watermark == 22, "the commit")
     leader.append(b"last")
     wait_for(lambda: follower.partitions[TP].high_watermark >= 22, "the high watermark to arrive")
+
+
+def test_records_are_pushed_and_reported_without_further_fetches(
+    leader: Leader, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetches: list[ApiRequest] = []
+    fetch = HANDLERS[ApiKey.FETCH]
+
+    def counted(services: Services, request: ApiRequest) -> None:
+        fetches.append(request)
+        fetch.handle(services, request)
+
+    monkeypatch.setitem(HANDLERS, ApiKey.FETCH, fetch._replace(handle=counted))
+    leader.append(b"a")
+    follower.follow(leader, TP)
+    wait_for(lambda: leader.managed.manager.partition(TP).high_watermark == 1, "the first report")
+    before = len(fetches)
+    for number in range(20):
+        leader.append(b"%d" % number)
+        wait_for(lambda: follower.has_all_of(leader), "the record")
+    wait_for(lambda: leader.managed.manager.partition(TP).high_watermark == 21, "the last report")
+    assert len(fetches) == before
+    # A leader of another epoch pushes no more, and the fetch that follows shows why.
+    leader.tell(TP.partition, epoch=1)
+    leader.append(b"later")
+    wait_for(lambda: len(fetches) > before, "the fetch")
+    assert follower.partitions[TP].log_end_offset == 21
+    follower.follow(leader, TP, epoch=1)
+    wait_for(lambda: follower.has_all_of(leader), "the record of the new epoch")
 
 
 def test_a_batch_larger_than_any_other_answer_is_replicated(

@@ -17,7 +17,8 @@ from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.broker.replication import fetch_sessions
 from barnabas.broker.replication.delayed_fetch import FetchOutcome
 from barnabas.broker.replication.fetch_sessions import PartitionListeners, SessionPartition
-from barnabas.broker.replication.fetcher_state import FollowedPartition, FollowedPartitions, apply_answer
+from barnabas.broker.replication.fetched_answer import apply_answer
+from barnabas.broker.replication.fetcher_state import FollowedPartition, FollowedPartitions
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.security.broker_principals import BrokerPrincipals
 from barnabas.protocol.errors import ApiError, ErrorCode

@@ -9,7 +9,7 @@ from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
-from barnabas.broker.replication.fetcher_state import apply_answer
+from barnabas.broker.replication.fetched_answer import apply_answer
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
