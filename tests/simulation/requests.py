@@ -20,6 +20,7 @@ class RawRequest:
 
     lane = Lane.GENERAL
     deadlines = None
+    received_ns = 0
 
     def __init__(self, peer: Peer, push: Callable[[Buffers], bool]) -> None:
         self.peer, self.push = peer, push
