@@ -117,7 +117,7 @@ def version_of_mypy() -> str:
 def missing_tool() -> str:
     """What is needed to compile and is not there; empty if all is."""
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
-    compiler = os.environ.get("CC", compiler).split()[0]
+    compiler = (os.environ.get("CC") or compiler).split()[0]
     if shutil.which(compiler) is None:
         return f"there is no C compiler {compiler}"
     header = Path(sysconfig.get_path("include"), "Python.h")

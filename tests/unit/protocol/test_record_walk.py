@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from barnabas.common import compiled_core
 from barnabas.protocol import record_walk
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.compression import Compression
@@ -84,6 +85,8 @@ FORMS = [
 ]
 
 
+CHANGES = 1_000 if compiled_core.is_running() else 400
+"""Python takes five times as long, and `make test` runs it beside the compiled module."""
 ALIKE = {
     "no key": [record(delta, value=b"v" * 3, time=delta % 60) for delta in range(100)],
     "keys and long values": [record(delta, key=b"k" * 70, value=b"v" * 80, time=-1) for delta in range(90)],
@@ -103,7 +106,7 @@ def test_the_walk_and_the_reader_agree_about_changed_bytes(
     chosen = random.Random(29)
     raw = b"".join(forms)
     accepted = 0
-    for _ in range(1_000):
+    for _ in range(CHANGES):
         changed = bytearray(raw)
         for _ in range(chosen.choice((0, 1, 1, 2))):
             changed[chosen.choice((chosen.randrange(len(raw)), chosen.randrange(300)))] = chosen.choice(
@@ -120,7 +123,7 @@ def test_the_walk_and_the_reader_agree_about_changed_bytes(
         else:
             accepted += 1
             assert found == max(max(one.timestamp_ms for one in decoded), -1), changed[:400].hex()
-    assert accepted > 200
+    assert accepted > CHANGES // 5
 
 
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
