@@ -42,6 +42,7 @@ from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.schema import ApiKey
 from tests.support.batches import build_batch
+from tests.support.compiled import PURE_PYTHON_ONLY
 from tests.support.fake_broker import FakeCluster
 from tests.support.waiting import DEADLINE_S, wait_for
 
@@ -642,7 +643,7 @@ def test_a_client_that_is_dropped_unclosed_warns_and_ends_its_thread(
     ("step", "value"),
     [
         pytest.param("build", bytes(90), id="closing a batch"),
-        pytest.param("_note_timestamp", b"", id="adding"),
+        pytest.param("_note_timestamp", b"", id="adding", marks=PURE_PYTHON_ONLY),
     ],
 )
 def test_ctrl_c_within_send_leaves_a_producer_that_delivers(
