@@ -10,12 +10,21 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.base.purgatory import LoopDeadlines
+from barnabas.broker.network.request import Lane
 from barnabas.broker.replication.delayed_fetch import FetchReader
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.fetch import FINAL_EPOCH, INITIAL_EPOCH
 from tests.support.building import TP, state
-from tests.support.record_requests import FETCH_VERSIONS, fetch_of, fetch_request, fetched, produce_at
-from tests.support.serving import Connection, Serving, payload_of
+from tests.support.record_requests import (
+    FETCH_VERSIONS,
+    fetch_of,
+    fetch_request,
+    fetched,
+    produce_at,
+    produce_request,
+)
+from tests.support.serving import Connection, Serving, batch, payload_of
 from tests.support.transactions import end, write
 
 CONSUMERS = 120
@@ -131,3 +140,21 @@ def test_a_read_is_not_shared_once_more_is_there(tmp_path: Path) -> None:
         produce_at(serving, 0, b"first")
         lengths = [len(fetched(connection).records) for connection in connections]
         assert lengths[0] < lengths[1] == lengths[2]
+
+
+@pytest.mark.parametrize("lane", [Lane.NETWORK, Lane.GENERAL])
+@pytest.mark.parametrize("kind", ["fetch", "produce"])
+def test_a_request_expires_on_the_loop_only_if_it_waits_on_its_thread(
+    leading: Serving, lane: Lane, kind: str
+) -> None:
+    """The loop's timers are for its own thread; a worker has the reaper."""
+    request = fetch_request(0, max_wait_ms=500) if kind == "fetch" else produce_request(batch(b"a"), acks=-1)
+    connection = Connection.of(request)
+    timers: list[float] = []
+    clock = leading.managed.clock
+    deadlines = LoopDeadlines(lambda delay_s, work: timers.append(delay_s), lambda work: None, clock)
+    connection.request.lane, connection.request.deadlines = lane, deadlines
+    leading.run(connection)
+    assert len(timers) == (1 if lane is Lane.NETWORK else 0)
+    leading.managed.pass_time(30_000)
+    assert connection.is_answered == (lane is Lane.GENERAL)
