@@ -15,11 +15,13 @@ PRODUCE_VERSIONS = [None, *range(3, LAST_PRODUCE + 1)]
 FETCH_VERSIONS = [None, *range(4, LAST_FETCH + 1)]
 
 
-def produce_request(*batches: bytes | None, acks: int = 1, topic: str = TP.topic) -> ProduceRequest:
+def produce_request(
+    *batches: bytes | None, acks: int = 1, topic: str = TP.topic, timeout_ms: int = 1_000
+) -> ProduceRequest:
     """Each of the batches for partition 0, 1, 2…"""
     data = [PartitionProduceData(index=index, records=records) for index, records in enumerate(batches)]
     return ProduceRequest(
-        acks=acks, timeout_ms=1_000, topic_data=[TopicProduceData(name=topic, partition_data=data)]
+        acks=acks, timeout_ms=timeout_ms, topic_data=[TopicProduceData(name=topic, partition_data=data)]
     )
 
 

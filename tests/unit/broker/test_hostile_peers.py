@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.base.clocks import monotonic_ms
 from barnabas.broker.handlers.dispatcher import in_turn, lane_of
 from barnabas.broker.log import segment
 from barnabas.broker.log.batch_scan import LARGE_BYTES, SMALL_BYTES, ReadBuffers
@@ -33,6 +34,14 @@ from tests.support.socket_server import Client, Served, servers, start_server
 from tests.support.waiting import wait_for
 
 FOR_EVER_MS = 2**31 - 1
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    """By the real clock, as the network threads, on which requests wait for their deadlines."""
+    serving = Serving(tmp_path / "data", real_clock=monotonic_ms)
+    yield serving
+    serving.close()
 
 
 @pytest.fixture
@@ -87,7 +96,9 @@ def deletion() -> DeleteRecordsRequest:
             fetch_request(1, max_wait_ms=FOR_EVER_MS), lambda manager: manager.consumer_purgatory, id="fetch"
         ),
         pytest.param(
-            produce_request(batch(b"b"), acks=-1), lambda manager: manager.produce_purgatory, id="produce"
+            produce_request(batch(b"b"), acks=-1, timeout_ms=FOR_EVER_MS),
+            lambda manager: manager.produce_purgatory,
+            id="produce",
         ),
         pytest.param(deletion(), lambda manager: manager.deletions.purgatory, id="deletion"),
     ],
