@@ -148,7 +148,7 @@ class Request:
         self._resume = resume
         self._give_back = give_back
         self.deadlines = deadlines
-        """Those of the network thread that received it. Only there: in no other lane."""
+        """The timers of the network thread that received it; other lanes may not use them."""
         # These belong to the connection's pipeline.
         self.answered = False
         self.is_next = True

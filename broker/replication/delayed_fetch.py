@@ -474,7 +474,7 @@ class DelayedFetch(DelayedOperation):
         self._doubt = doubt
         self._was_just_read = True
         self._result: FetchResult | None = None
-        """That of the try that found enough."""
+        """The read of the try that found enough."""
         self._ends: dict[TopicPartition, Offset] = {}
         """The end of each partition for this reader at the last read, which found too few bytes below it;
         without an entry, the fetch offset."""

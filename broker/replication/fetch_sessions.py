@@ -164,7 +164,7 @@ class FetchSession(FetchSource):
         """Partitions that changed since `items` was last called, and whether that woke the session; added to
         without the lock."""
         self.subscription: Subscription | None = None
-        """What the last fetch of a follower opened."""
+        """The subscription that the last fetch of a follower opened."""
         self._watched = (self,)
         self._lock = threading.Lock()
         self._is_closed = False
@@ -273,7 +273,7 @@ class FetchSession(FetchSource):
             if self._is_closed:
                 return False
             self.subscription = subscription
-            # What the answer has is under way; nothing else was found.
+            # The news of the answer are under way; the read found no others.
             self._active.clear()
             return True
 

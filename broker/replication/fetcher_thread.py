@@ -232,7 +232,7 @@ class ReplicaFetcher:
             on_push=self._pushed,
         )
         self._changed = asyncio.Event()
-        # What ended the wait for pushes.
+        # The reason why the wait for pushes ended.
         self._failure: Exception | None = None
         # The pushes that follow the answer to the fetch in flight, if they came before it was applied.
         self._early: list[Answer] = []

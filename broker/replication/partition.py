@@ -516,7 +516,7 @@ class Partition:
         """
         has_lost = self.role is not _LEADER or appended.leader_epoch < self.leading_since
         if self.high_watermark <= appended.last_offset and not has_lost:
-            # Without the lock: a wake-up follows whatever ends the wait.
+            # Needs no lock: each event that ends the wait is followed by a wake-up.
             return None
         with self._lock:
             if self.role is not _LEADER or appended.leader_epoch < self.leading_since:

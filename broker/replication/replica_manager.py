@@ -18,7 +18,7 @@ from barnabas.broker.base.purgatory import Cancel, Purgatory, Reaper, Timers
 from barnabas.broker.base.topic_metrics import Traffic
 from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.config.topic_configs import TopicConfigs
-from barnabas.broker.log.appending import ProducedBatches
+from barnabas.broker.log.appending import AppendResult, ProducedBatches
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.producer_state import AppendOrigin, VerificationGuards
 from barnabas.broker.log.record_checks import RecordsRefused
@@ -216,10 +216,10 @@ class ReplicaManager:
     ) -> Cancel | None:
         """Append to the leaders and call ``answer`` once: now, or with acks=all when all in sync have it.
 
-        The result, if there is one, ends the wait for all in sync without an answer. At its deadline
-        ``timers`` end it, or the reaper. The record bytes are not used after this returns. ``since``,
-        ``origin`` and ``guards``: see `Partition.append_as_leader`. With ``below_min_isr`` records are
-        written even to too few replicas; the answer of acks=all has the error.
+        The result, if there is one, ends the wait for all in sync without an answer; ``timers`` or the reaper
+        end it at its deadline. The record bytes are not used after this returns. ``since``, ``origin`` and
+        ``guards``: see `Partition.append_as_leader`. With ``below_min_isr`` records are written even to too
+        few replicas; the answer of acks=all has the error.
         """
         now_ms, wall_ms = self.now_ms(), wall_clock_ms()
         responses: list[PartitionProduceResponse] = []
@@ -242,31 +242,43 @@ class ReplicaManager:
                 )
             except (ApiError, RecordsRefused) as error:
                 texts = texts or ErrorTexts()
-                self._refuse(response, partition, error, texts)
                 self.traffic.of_any(tp.topic).note_refusal(len(produced.view), error.code)
+                self._refuse(response, partition, error, texts)
                 continue
-            self.traffic.of(tp.topic).note_append(appended.size_bytes, appended.record_count)
-            response.base_offset = appended.base_offset
-            response.log_append_time_ms = appended.log_append_time_ms
-            response.log_start_offset = appended.log_start_offset
-            self._to_wake.append(tp)
-            waiting = Unacknowledged(partition, appended, response)
-            if acks == ACKS_ALL and not waiting.settle():
-                unacknowledged.append(waiting)
+            self._note_append(tp, appended, response)
+            if acks == ACKS_ALL:
+                unacknowledged.append(Unacknowledged(partition, appended, response))
             if partition.high_watermark != high_watermark:
                 moved.append(tp)
-        delayed = None
+        cancel = None
+        unacknowledged = [append for append in unacknowledged if not append.settle()]
         if unacknowledged:
             delayed = DelayedProduce(now_ms + timeout_ms, unacknowledged, lambda: answer(responses))
-            self.produce_purgatory.watch(delayed, delayed.watched, timers)
+            cancel = self._wait_for_all(delayed, timers)
+        self._wake_after_append(moved)
+        if cancel is None:
+            answer(responses)
+        return cancel
+
+    def _wake_after_append(self, moved: Iterable[TopicPartition]) -> None:
+        """Wake the requests that wait for these high watermarks, and followers if much is new to them."""
         if len(self._to_wake) >= _MAX_TO_WAKE:
             self.wake_followers()
         for tp in moved:
             self._high_watermark_moved(tp)
-        if delayed is not None:
-            return delayed.cancel
-        answer(responses)
-        return None
+
+    def _wait_for_all(self, delayed: DelayedProduce, timers: Timers | None) -> Cancel:
+        self.produce_purgatory.watch(delayed, delayed.watched, timers)
+        return delayed.cancel
+
+    def _note_append(
+        self, tp: TopicPartition, appended: AppendResult, response: PartitionProduceResponse
+    ) -> None:
+        self.traffic.of(tp.topic).note_append(appended.size_bytes, appended.record_count)
+        response.base_offset = appended.base_offset
+        response.log_append_time_ms = appended.log_append_time_ms
+        response.log_start_offset = appended.log_start_offset
+        self._to_wake.append(tp)
 
     def _refuse(
         self,

@@ -180,7 +180,7 @@ class Subscription:
     def _push_news_of(self, parts: Sequence[SessionPartition]) -> bool:
         """False if a fetch must read them."""
         session, params = self._session, self.params
-        # What was sent before is a part of this leader's history, so its last epoch need not be compared.
+        # This leader sent the records before, so the epoch of the last one need not be compared.
         items = [
             part.item._replace(fetch_offset=part.sent_end, last_fetched_epoch=-1)
             if part.sent_end >= 0
