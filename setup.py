@@ -115,7 +115,7 @@ def version_of_mypy() -> str:
 
 
 def missing_tool() -> str:
-    """What is needed to compile and is not there; empty if all is."""
+    """The tool that compiling needs and this machine lacks; empty if it has all."""
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     compiler = (os.environ.get("CC") or compiler).split()[0]
     if shutil.which(compiler) is None:

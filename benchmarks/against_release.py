@@ -11,7 +11,7 @@ lies. LOSS marks what is beyond noise: a median of more than 1.1, with the whole
 
 Costs are CPU of the brokers or of the client, in all threads and in the kernel; two rows are times. Both
 clusters get the same bytes from this tree's tools; the rows of the client run each tree's own client. The
-first turns are thrown away. The exit code is 0 whatever the figures are, unless ``--fail-above`` asks for 1;
+first turns are thrown away. The exit code is 0 for all figures, unless ``--fail-above`` asks for 1;
 it is 2 without an earlier revision.
 """
 
@@ -248,7 +248,7 @@ def _idle(side: Side) -> list[float]:
 
 
 class Turn(NamedTuple):
-    """What both sides do right after each other, and the name and unit of each figure of it."""
+    """Work that both sides do right after each other, and the name and unit of each of its figures."""
 
     rows: Sequence[tuple[str, str]]
     work: Callable[[Side], list[float]]

@@ -56,7 +56,7 @@ class Tree:
         return self.command(*broker_command(own))
 
     def version(self) -> str:
-        """What ``barnabas --version`` of this tree says, on one line."""
+        """The output of this tree's ``barnabas --version``, on one line."""
         words = self.command(sys.executable, "-m", "barnabas.cli.main", "--version")
         done = subprocess.run(words, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
         return ", ".join(done.stdout.splitlines())
@@ -117,7 +117,7 @@ def unpacked(revision: Revision, folder: Path, repository: Path = REPOSITORY) ->
 
 
 def _git(repository: Path, *words: str) -> str | None:
-    """What git prints, or None if it fails; raises NoRevision without git."""
+    """The output of git, or None if it fails; raises NoRevision without git."""
     if shutil.which("git") is None:
         raise NoRevision("an earlier revision comes from the history, and there is no git")
     done = subprocess.run(

@@ -89,7 +89,7 @@ _SHUT: Final = struct.pack("ii", 1, 0)
 
 
 class Values(dict[str, float]):
-    """What was measured at one size, by the name of the figure."""
+    """The figures at one size, by name."""
 
     @contextmanager
     def timed(self, name: str, cluster: LocalCluster) -> Iterator[None]:

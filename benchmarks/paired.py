@@ -23,7 +23,7 @@ FIGURES: Final = range(2, 6)
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
     """Two of the values, between which the median of all such values is with 95 % confidence.
 
-    From the ranks alone, whatever their distribution; with fewer than six values the least and the greatest.
+    It uses the ranks alone, for any distribution. Of fewer than six values it takes least and greatest.
     """
     ranked, rank, beyond = sorted(values), 0, 0.0
     while True:

@@ -1,4 +1,4 @@
-"""What a small produce request costs: 1 KB, three replicas, acks=all, min.insync.replicas=2, one partition.
+"""The cost of a small produce request: 1 KB, three replicas, acks=all, min.insync.replicas=2, one partition.
 
 Requests encoded beforehand over the native wire, one in flight on each of 8 connections, and on one. CPU for
 each request, of the leader and of a follower (the mean of both), in user mode and in the kernel, from /proc:

@@ -131,7 +131,7 @@ def cpu_seconds(*pids: int) -> float:
 def cpu_of_ended_processes() -> float:
     """CPU seconds of the processes that this one has started and waited for.
 
-    Those that its children have waited for count too: most brokers are forks of a child.
+    The processes that its children have waited for count too: most brokers are forks of a child.
     """
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     ticks = 0

@@ -129,7 +129,7 @@ def is_running() -> bool:
 
 
 def describe() -> str:
-    """What this process runs, for people."""
+    """Whether this process runs the compiled core, for people."""
     if is_running():
         return "compiled"
     if os.environ.get(PURE_PYTHON):

@@ -1,4 +1,4 @@
-"""What a follower does with its leader's answer about one partition: append, truncate, or restart the log."""
+"""A follower applies its leader's answer about one partition: append, truncate, or restart the log."""
 
 from __future__ import annotations
 
