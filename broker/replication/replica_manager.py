@@ -218,8 +218,7 @@ class ReplicaManager:
 
         The result, if there is one, ends the wait for all in sync without an answer; ``timers`` or the reaper
         end it at its deadline. The record bytes are not used after this returns. ``since``, ``origin`` and
-        ``guards``: see `Partition.append_as_leader`. With ``below_min_isr`` records are written even to too
-        few replicas; the answer of acks=all has the error.
+        ``guards``: see `Partition.append_as_leader`. ``below_min_isr`` writes even to too few replicas.
         """
         now_ms, wall_ms = self.now_ms(), wall_clock_ms()
         responses: list[PartitionProduceResponse] = []
@@ -251,25 +250,17 @@ class ReplicaManager:
             if partition.high_watermark != high_watermark:
                 moved.append(tp)
         cancel = None
-        unacknowledged = [append for append in unacknowledged if not append.settle()]
-        if unacknowledged:
+        if unacknowledged := [append for append in unacknowledged if not append.settle()]:
             delayed = DelayedProduce(now_ms + timeout_ms, unacknowledged, lambda: answer(responses))
-            cancel = self._wait_for_all(delayed, timers)
-        self._wake_after_append(moved)
-        if cancel is None:
-            answer(responses)
-        return cancel
-
-    def _wake_after_append(self, moved: Iterable[TopicPartition]) -> None:
-        """Wake the requests that wait for these high watermarks, and followers if much is new to them."""
+            self.produce_purgatory.watch(delayed, delayed.watched, timers)
+            cancel = delayed.cancel
         if len(self._to_wake) >= _MAX_TO_WAKE:
             self.wake_followers()
         for tp in moved:
             self._high_watermark_moved(tp)
-
-    def _wait_for_all(self, delayed: DelayedProduce, timers: Timers | None) -> Cancel:
-        self.produce_purgatory.watch(delayed, delayed.watched, timers)
-        return delayed.cancel
+        if cancel is None:
+            answer(responses)
+        return cancel
 
     def _note_append(
         self, tp: TopicPartition, appended: AppendResult, response: PartitionProduceResponse
