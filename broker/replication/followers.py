@@ -61,7 +61,7 @@ class PendingIsr:
 
     @property
     def maximal(self) -> frozenset[BrokerId]:
-        return self.in_sync_replicas | self.joining.keys()
+        return self.in_sync_replicas.union(self.joining)
 
     @property
     def certain(self) -> frozenset[BrokerId]:
@@ -70,7 +70,7 @@ class PendingIsr:
     @property
     def proposed(self) -> frozenset[BrokerId]:
         """The ISR to be written to ZooKeeper."""
-        return (self.in_sync_replicas | self.joining.keys()) - self.leaving
+        return self.in_sync_replicas.union(self.joining) - self.leaving
 
 
 IsrState = CommittedIsr | PendingIsr
