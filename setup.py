@@ -23,7 +23,13 @@ from typing import Any
 from setuptools import Command, Extension, setup
 from setuptools.command.build_ext import build_ext
 
-MODULES = ("protocol.batch_builder", "protocol.record_walk", "protocol.records", "protocol.varint")
+MODULES = {
+    "broker.base": "purgatory",
+    "broker.log": "appending",
+    "broker.replication": "delayed_produce partition",
+    "protocol": "batch_builder ids invariants record_batch record_walk records varint",
+}
+"""By package: their names under `barnabas`."""
 ROOT = Path(__file__).resolve().parent
 IS_COMPILED = bool(os.environ.get("BARNABAS_COMPILE"))
 
@@ -31,12 +37,21 @@ IS_COMPILED = bool(os.environ.get("BARNABAS_COMPILE"))
 def extensions(c_folder: str) -> list[Extension]:
     """Translate the modules to C, by mypyc: 8 s."""
     from mypyc.build import mypycify
+    from mypyc.ir.rtypes import object_rprimitive
+    from mypyc.primitives import registry
 
+    # It does not know memoryview, which some named tuples have: their annotations are looked up at import.
+    registry.builtin_names["builtins.memoryview"] = (object_rprimitive, "PyMemoryView_Type")
     # Without the project's configuration, whose plugin an sdist does not have.
     options = ["--config-file=", "--ignore-missing-imports"]
     return mypycify(
-        options + [f"src/barnabas/{name.replace('.', '/')}.py" for name in MODULES],
-        opt_level="2",
+        options
+        + [
+            f"src/barnabas/{package.replace('.', '/')}/{name}.py"
+            for package, names in MODULES.items()
+            for name in names.split()
+        ],
+        opt_level="1",
         debug_level="0",
         multi_file=True,
         group_name="barnabas",

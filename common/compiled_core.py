@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
+    # It comes with mypy, and is not there where Barnabas is only run.
+    from mypy_extensions import mypyc_attr as mypyc_attr
+else:
+
+    def mypyc_attr(**attributes: Any) -> Any:
+        """With `allow_interpreted_subclasses`, Python may derive from a class of the compiled core."""
+        return lambda cls: cls
+
+
 PURE_PYTHON: Final = "BARNABAS_PURE_PYTHON"
 MANIFEST: Final = "manifest.json"
 _MANIFEST_KEYS: Final = {"recipe", "modules", "stamps", "digests"}

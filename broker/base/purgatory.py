@@ -36,6 +36,7 @@ from barnabas.broker.base.limits import (
     SLICE_OPERATIONS,
     SLICE_PARTITIONS,
 )
+from barnabas.common.compiled_core import mypyc_attr
 from barnabas.common.threads import make_thread
 from barnabas.protocol.invariants import InvariantViolation
 
@@ -51,6 +52,7 @@ Cancel = Callable[[], object]
 """Ends a wait for an answer that nobody needs. It does nothing if the answer was given."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class DelayedOperation(ABC):
     """Something that completes when its condition holds or its deadline passes, whichever comes first.
 
@@ -218,18 +220,18 @@ class Reaper:
         # the number of dead entries in the heap.
         self._dead = 0
         self._stopping = False
-        self._thread = make_thread("purgatory-reaper", self._run, on_fatal)
+        self._reaper_thread = make_thread("purgatory-reaper", self._run, on_fatal)
 
     def start(self) -> None:
-        self._thread.start()
+        self._reaper_thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """End the thread; `Purgatory.shut_down` completes the operations that still wait."""
         with self._condition:
             self._stopping = True
             self._condition.notify()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
+        if self._reaper_thread.is_alive():
+            self._reaper_thread.join(timeout_s)
 
     def call_at(self, deadline_ms: float, call: Callable[[], None]) -> DelayedCall:
         """Make a call at a time, unless the returned operation is completed before."""
@@ -239,9 +241,10 @@ class Reaper:
 
     def schedule(self, operation: DelayedOperation) -> None:
         with self._condition:
-            entry = (operation.deadline_ms, next(self._numbers), operation)
-            heapq.heappush(self._heap, entry)
-            if self._heap[0] is entry:
+            number = next(self._numbers)
+            heapq.heappush(self._heap, (operation.deadline_ms, number, operation))
+            # Compiled tuples have no identity.
+            if self._heap[0][1] == number:
                 self._condition.notify()
 
     def completed(self, operation: DelayedOperation) -> None:
@@ -273,6 +276,7 @@ class Reaper:
                     self._condition.wait(None if wait_ms is None else min(wait_ms, 3_600_000) / 1000)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LoopDeadlines:
     """Expires operations on the thread of an event loop: without a lock, and it hands no answer over.
 

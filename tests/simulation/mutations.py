@@ -3,7 +3,7 @@
 Those without a kind of random histories need one of their own, in `test_histories`.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from barnabas.broker.compaction import choice, cleaning
 from barnabas.broker.compaction.batch_filter import GONE
@@ -444,3 +444,14 @@ def a_follower_refuses_a_gap(setattr_: SetAttr) -> None:
         return batches, size
 
     setattr_(log, "fetched_batches", strict)
+
+
+OF_COMPILED_CODE: Final = (
+    a_replaced_controller_is_obeyed,
+    an_epoch_without_records_is_kept,
+    a_log_below_the_leaders_log_start_is_kept,
+    the_leaders_own_append_is_acknowledged,
+    an_append_of_an_earlier_leadership_is_acknowledged,
+    answers_of_another_epoch_are_taken,
+)
+"""They replace what compiled code calls directly, so they are planted in pure Python only."""

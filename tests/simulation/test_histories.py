@@ -15,6 +15,7 @@ from tests.simulation import mutations, transaction_mutations
 from tests.simulation.disk import BATCH_BYTES, Fault
 from tests.simulation.histories_of_sessions import HISTORIES_OF_SESSIONS
 from tests.simulation.log_transactions import TransactionalProducer
+from tests.simulation.mutations import OF_COMPILED_CODE
 from tests.simulation.planted import Mutation
 from tests.simulation.steps import (
     A,
@@ -36,6 +37,7 @@ from tests.simulation.steps import (
     world_with_a_record,
 )
 from tests.simulation.world import MAX_LAG_MS, TOPIC_ID, TP, World
+from tests.support.compiled import PURE_PYTHON_ONLY
 from tests.support.zookeeper_client import Door
 
 
@@ -490,7 +492,11 @@ def test_nothing_is_lost_in(history: Callable[[], None]) -> None:
 
 @pytest.mark.parametrize(
     ("history", "mutation"),
-    [(history, mutation) for history, found in HISTORIES.items() for mutation in found],
+    [
+        pytest.param(history, mutation, marks=[PURE_PYTHON_ONLY] if mutation in OF_COMPILED_CODE else [])
+        for history, found in HISTORIES.items()
+        for mutation in found
+    ],
     ids=lambda one: one.__name__,
 )
 def test_the_old_mistake_shows_in(

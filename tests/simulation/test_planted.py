@@ -4,17 +4,22 @@ import pytest
 
 from tests.simulation import exactly_once_judge, group_judge
 from tests.simulation.find import HISTORIES_OF_A_HUNT, seed_of
+from tests.simulation.mutations import OF_COMPILED_CODE
 from tests.simulation.planted import HUNTS, Hunt
 from tests.simulation.promises import PromiseKeeper
+from tests.support.compiled import PURE_PYTHON_ONLY
 
 _SAMPLE = 12
 """A short run tries one in so many."""
 
 
+def _marks(at: int, hunt: Hunt) -> list[pytest.MarkDecorator]:
+    long = [pytest.mark.long] if at % _SAMPLE else []
+    return [*long, PURE_PYTHON_ONLY] if hunt.mistake in OF_COMPILED_CODE else long
+
+
 @pytest.mark.parametrize(
-    "hunt",
-    [pytest.param(hunt, marks=[pytest.mark.long] if at % _SAMPLE else []) for at, hunt in enumerate(HUNTS)],
-    ids=str,
+    "hunt", [pytest.param(hunt, marks=_marks(at, hunt)) for at, hunt in enumerate(HUNTS)], ids=str
 )
 def test_a_planted_mistake_is_found(hunt: Hunt) -> None:
     found = seed_of(hunt, range(hunt.seed, hunt.seed + HISTORIES_OF_A_HUNT))

@@ -6,9 +6,17 @@ import pytest
 
 from tests.simulation.recording import frames_of_seed
 from tests.simulation.replays import FOLDER, PUBLISHED, recording_of, text_of
+from tests.support.compiled import PURE_PYTHON_ONLY
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize(
+    "name",
+    # It shows a mistake that replaces a method of compiled code.
+    [
+        pytest.param(name, marks=[PURE_PYTHON_ONLY] if name == "stale-controller" else [])
+        for name in PUBLISHED
+    ],
+)
 def test_a_published_recording_is_the_present_history(name: str) -> None:
     text = (FOLDER / f"{name}.json").read_text()
     assert text == text_of(recording_of(name)), "run `make replays`, and read what has changed"

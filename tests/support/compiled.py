@@ -6,6 +6,6 @@ from barnabas.common import compiled_core
 
 PURE_PYTHON_ONLY = pytest.mark.skipif(
     compiled_core.is_running(),
-    reason="replaces a function that compiled code calls directly; "
+    reason="replaces or counts what compiled code calls directly; "
     "tests/unit/common/test_compiled_core.py runs it in pure Python",
 )

@@ -9,13 +9,22 @@ from pathlib import Path
 import pytest
 
 from barnabas.common import compiled_core
+from tests.simulation.mutations import OF_COMPILED_CODE
+from tests.simulation.planted import HUNTS
 
 ROOT = Path(__file__).parents[3]
 OF_THE_CORE = (
-    "protocol/test_record_batch.py",
-    "protocol/test_record_walk.py",
-    "protocol/test_varint.py",
-    "client/test_blocking.py::test_ctrl_c_within_send_leaves_a_producer_that_delivers",
+    "unit/protocol/test_record_batch.py",
+    "unit/protocol/test_record_walk.py",
+    "unit/protocol/test_varint.py",
+    "unit/protocol/test_frames.py",
+    "unit/broker/base/test_purgatory.py",
+    "unit/broker/handlers/test_produce.py",
+    "unit/broker/handlers/test_trips.py",
+    "unit/broker/replication/test_partition_leading.py",
+    "simulation/test_recording.py",
+    "simulation/test_histories.py::test_the_old_mistake_shows_in",
+    "unit/client/test_blocking.py::test_ctrl_c_within_send_leaves_a_producer_that_delivers",
 )
 
 
@@ -93,7 +102,9 @@ def test_the_tests_of_the_core_pass_in_pure_python_too() -> None:
         pytest.skip("this run is in pure Python itself")
     said = run_python("-m", "barnabas", "--version", BARNABAS_PURE_PYTHON="1").stdout
     assert "(pure Python, as BARNABAS_PURE_PYTHON says)" in said
-    tests = [f"tests/unit/{name}" for name in OF_THE_CORE]
+    planted = "simulation/test_planted.py::test_a_planted_mistake_is_found"
+    hunts = [f"{planted}[{hunt}]" for hunt in HUNTS if hunt.mistake in OF_COMPILED_CODE]
+    tests = [f"tests/{name}" for name in (*OF_THE_CORE, *hunts)]
     ran = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, BARNABAS_PURE_PYTHON="1")
     assert ran.returncode == 0, ran.stdout[-3000:]
     assert "skipped" not in ran.stdout

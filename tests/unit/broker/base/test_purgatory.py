@@ -404,7 +404,7 @@ def test_the_reapers_thread_expires_by_the_clock_and_serves_several_purgatories(
         assert operations[0].completions == operations[2].completions == 0
     finally:
         reaper.stop(DEADLINE_S)
-    assert not reaper._thread.is_alive()
+    assert not reaper._reaper_thread.is_alive()
 
 
 def test_the_reaper_sleeps_until_the_next_deadline_but_an_hour_at_most(

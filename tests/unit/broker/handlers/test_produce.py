@@ -20,6 +20,7 @@ from barnabas.protocol.record_batch import BatchHeader, TimestampType, check_pro
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
 from tests.support.batches import build_batch
 from tests.support.building import TP, state
+from tests.support.compiled import PURE_PYTHON_ONLY
 from tests.support.record_requests import (
     LAST_PRODUCE,
     PRODUCE_VERSIONS,
@@ -71,6 +72,7 @@ def test_a_kafka_client_sends_exactly_one_batch_and_a_native_client_several(lead
     assert end_offset(leading) == 2
 
 
+@PURE_PYTHON_ONLY
 def test_no_batch_behind_the_first_is_looked_at_for_a_kafka_client(
     leading: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +212,7 @@ def test_batches_that_take_time_continue_on_a_worker(
     assert end_offset(leading) == 1
 
 
+@PURE_PYTHON_ONLY
 def test_an_append_to_a_slow_disk_continues_on_a_worker(
     leading: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,9 +12,12 @@ from barnabas.common.security.acl import AclEntry, Operation, Permission, Resour
 from barnabas.common.security.principal import ANONYMOUS
 from barnabas.protocol.errors import ErrorCode
 from tests.support.building import state
+from tests.support.compiled import PURE_PYTHON_ONLY
 from tests.support.record_requests import fetch_request, fetched, produce_request, produced
 from tests.support.serving import Connection, Serving, batch
 from tests.support.trips import TRIPS, trip_of, warm_trip, without_collections
+
+pytestmark = PURE_PYTHON_ONLY
 
 BOUNDS = {
     "produce_acks_1": (70, 17),

@@ -35,6 +35,7 @@ from tests.support.building import (
     partition_of,
     state,
 )
+from tests.support.compiled import PURE_PYTHON_ONLY
 from tests.support.defaults import log_config
 from tests.support.errors import refused
 from tests.support.memory_log import MemoryLog, decode, encode
@@ -380,6 +381,7 @@ def test_retention_uses_the_timestamps_of_the_records_and_not_of_their_batch(
     log.abandon()
 
 
+@PURE_PYTHON_ONLY
 def test_a_batch_that_decompresses_to_more_than_readers_take_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,6 +409,7 @@ def with_garbage(batch: bytearray) -> bytearray:
     return changed
 
 
+@PURE_PYTHON_ONLY
 @pytest.mark.parametrize("then", ["the producer is evicted", "max.message.bytes is raised"])
 def test_only_a_batch_that_was_written_before_is_not_looked_into(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
