@@ -327,12 +327,12 @@ class LeaderFetches:
         fail: Fail | None = None,
         traffic: Traffic | None = None,
         quota: ReplicationQuota | None = None,
-        subscribes: bool = False,
+        subscribes: bool = True,
     ) -> None:
         """``note_error`` receives failed appends, since the disk may be the cause.
 
         ``fail`` puts a follower out of service after an unforeseen error; without it the error is raised.
-        ``subscribes``: it takes pushes. Brokers do not ask for them yet; the simulation does.
+        ``subscribes``: it takes pushes.
         """
         self.leader = leader
         self._backoff_ms = config.replica_fetch_backoff_ms
