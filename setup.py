@@ -35,7 +35,7 @@ IS_COMPILED = bool(os.environ.get("BARNABAS_COMPILE"))
 
 
 def extensions(c_folder: str) -> list[Extension]:
-    """Translate the modules to C, by mypyc: 8 s."""
+    """Translate the modules to C, by mypyc."""
     from mypyc.build import mypycify
     from mypyc.ir.rtypes import object_rprimitive
     from mypyc.primitives import registry

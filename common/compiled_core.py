@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
+from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
 from importlib.util import find_spec, spec_from_file_location
 from typing import TYPE_CHECKING, Any, Final
 
@@ -120,10 +120,17 @@ class _SourceFinder:
         return next(filter(None, (FileFinder(where, sources).find_spec(name) for where in path)), None)
 
 
+def _is_beside_the_sources() -> bool:
+    """Whether Python prefers extension modules by itself, as in a wheel."""
+    listed = os.path.join(_HERE, *_LISTED.split(".")[1:])
+    return any(os.path.exists(listed + suffix) for suffix in EXTENSION_SUFFIXES)
+
+
 def install() -> None:
     """Let later imports find the compiled core of this checkout, if it is current."""
     if os.environ.get(PURE_PYTHON):
-        sys.meta_path.insert(0, _SourceFinder())
+        if _is_beside_the_sources():
+            sys.meta_path.insert(0, _SourceFinder())
         return
     compiled = folder()
     manifest = read_manifest(compiled)
