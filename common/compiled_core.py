@@ -12,7 +12,14 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
+from importlib.machinery import (
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    ModuleSpec,
+    SourceFileLoader,
+)
 from importlib.util import find_spec, spec_from_file_location
 from typing import TYPE_CHECKING, Any, Final
 
@@ -141,7 +148,7 @@ def install() -> None:
 def is_running() -> bool:
     """Whether this process runs the compiled core."""
     spec = find_spec(_LISTED)
-    return spec is not None and not isinstance(spec.loader, SourceFileLoader)
+    return spec is not None and isinstance(spec.loader, ExtensionFileLoader)
 
 
 def describe() -> str:
