@@ -142,8 +142,8 @@ pictures: setup
 settings: setup
 	$(BIN)/python docs/make_settings.py
 
+# In pure Python: the replay stale-controller plants a mistake that compiled code would not call.
 replays: setup
-	# One shows a mistake that replaces a method of compiled code.
 	BARNABAS_PURE_PYTHON=1 $(BIN)/python -m tests.simulation.replays
 
 dashboard: setup

@@ -11,7 +11,7 @@ from tests.support.compiled import PURE_PYTHON_ONLY
 
 @pytest.mark.parametrize(
     "name",
-    # It shows a mistake that replaces a method of compiled code.
+    # This replay plants a mistake that compiled code would not call.
     [
         pytest.param(name, marks=[PURE_PYTHON_ONLY] if name == "stale-controller" else [])
         for name in PUBLISHED
