@@ -76,6 +76,10 @@ _READ_BATCHES: Final = 1_000
 _READ_BATCH_BYTES: Final = 16_384
 _FETCH_BYTES: Final = 262_144
 _CONSUMERS: Final = 8
+_SETTLE_S: Final = 0.15
+"""Deferred work of the last requests ends in this time: it is no work of an idle broker."""
+_IDLE_S: Final = 0.5
+"""A whole round of the followers' waiting fetches."""
 
 
 @dataclass
@@ -86,9 +90,6 @@ class Side:
     client: subprocess.Popen[str]
     delivered: int = 1
     """The end of the partition whose records are delivered to waiting consumers."""
-    idle_cpu_s: float = 0.0
-    idle_s: float = 0.0
-    """Since the last figure of it: while the other side has its turn, this one is idle."""
 
     @functools.cached_property
     def pids(self) -> list[int]:
@@ -242,9 +243,10 @@ def _client(side: Side, words: str) -> list[float]:
 
 
 def _idle(side: Side) -> list[float]:
-    used = side.idle_cpu_s / side.idle_s * 1e3
-    side.idle_cpu_s = side.idle_s = 0.0
-    return [used]
+    time.sleep(_SETTLE_S)
+    used, began = cpu_seconds(*side.pids), time.monotonic()
+    time.sleep(_IDLE_S)
+    return [(cpu_seconds(*side.pids) - used) / (time.monotonic() - began) * 1e3]
 
 
 class Turn(NamedTuple):
@@ -277,7 +279,6 @@ _TURNS: Final = (
         [("client: Consumer.poll, 100 B", "CPU µs/record")],
         functools.partial(_client, words=f"consume {_READ} 20000"),
     ),
-    # Last, for it is what each side used during the turns of the other.
     Turn([("idle, 3 brokers", "CPU ms/s")], _idle),
 )
 
@@ -311,11 +312,7 @@ def _take_turns(sides: Sequence[Side], is_swapped: bool) -> list[tuple[float, ..
     for number, turn in enumerate(_TURNS):
         figures: dict[int, list[float]] = {}
         for which in (0, 1) if (number % 2 == 0) != is_swapped else (1, 0):
-            other = sides[1 - which]
-            began, used = time.monotonic(), cpu_seconds(*other.pids)
             figures[which] = turn.work(sides[which])
-            other.idle_cpu_s += cpu_seconds(*other.pids) - used
-            other.idle_s += time.monotonic() - began
         found += zip(*(figures[which] for which in range(2)), strict=True)
     return found
 
