@@ -204,7 +204,7 @@ def test_a_broker_runs_until_a_signal(
     monkeypatch.setattr(Started, "error", error)
     monkeypatch.setattr(Started, "calls", [])
     others = {"raise_descriptor_limit": process, "setswitchinterval": sys}
-    others |= dict.fromkeys(("disable", "enable", "collect", "freeze"), gc)
+    others |= dict.fromkeys(("set_threshold", "disable", "enable", "collect", "freeze"), gc)
     for name, module in others.items():
         monkeypatch.setattr(module, name, lambda *_, name=name: Started.calls.append(name))
     for name in ("pthread_sigmask", "sigwait"):
@@ -215,6 +215,7 @@ def test_a_broker_runs_until_a_signal(
     assert Started.calls == [
         "raise_descriptor_limit",
         "setswitchinterval",
+        "set_threshold",
         f"pthread_sigmask {STOPS}",
         "disable",
         "start",
