@@ -25,8 +25,9 @@ from setuptools.command.build_ext import build_ext
 
 MODULES = {
     "broker.base": "purgatory",
-    "broker.log": "appending",
-    "broker.replication": "delayed_produce partition",
+    "broker.log": "appending log_transactions producer_state",
+    "broker.replication": "delayed_fetch delayed_produce fetch_sessions followers partition replica_manager "
+    "rules sliced_checks",
     "protocol": "batch_builder ids invariants record_batch record_walk records varint",
 }
 """By package: their names under `barnabas`."""

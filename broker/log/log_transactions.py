@@ -16,13 +16,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 from barnabas.broker.log.transaction_index import AbortedTransaction
 from barnabas.protocol.record_batch import BatchHeader
 from barnabas.protocol.records import MarkerType
 
-_MOST_GUARDS: Final = 10_000
+_MOST_GUARDS = 10_000
 """A guard that is never used stays. Above this number the one that was requested longest ago goes."""
 
 

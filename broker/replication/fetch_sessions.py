@@ -575,7 +575,7 @@ class FetchSessions:
         if oldest is not None and now_ms - oldest.last_used_ms > EVICTION_MS:
             return oldest
         # No index of sizes: a lookup for a new session in a full cache takes time for each session.
-        settled = (one for one in self._sessions.values() if one.last_used_ms - one.created_ms > EVICTION_MS)
+        settled = [one for one in self._sessions.values() if one.last_used_ms - one.created_ms > EVICTION_MS]
         smallest = min(settled, key=lambda one: self._sizes[one.id], default=None)
         return smallest if smallest is not None and self._sizes[smallest.id] < size else None
 

@@ -27,7 +27,7 @@ from barnabas.zookeeper import controller_writer
 from barnabas.zookeeper.controller_writer import ControllerWriter, StateUpdates
 from barnabas.zookeeper.requests import read_leadership
 from barnabas.zookeeper.znodes import LeadershipState, ReplicaAssignment
-from tests.simulation.planted import SetAttr, found_in
+from tests.simulation.planted import SetAttr, found_in, of_compiled_code
 
 _ANY_VERSION: Final = -1
 
@@ -363,6 +363,7 @@ def requests_are_merged_over_topic_ids(setattr_: SetAttr) -> None:
 
 
 @found_in("topics", 11)
+@of_compiled_code
 def followers_fetch_by_name(setattr_: SetAttr) -> None:
     """Found in this code, as in Kafka before KIP-516: a leader of the old topic served the new one."""
     setattr_(fetch_wait, "find", lambda partition_of, item: partition_of(item.partition))

@@ -13,11 +13,12 @@ from barnabas.protocol import schema
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.inter_broker import UpdateMetadataRequest, UpdateMetadataTopic
 from tests.simulation.mutations import a_deposed_leader_keeps_its_role, a_leader_needs_no_proof
-from tests.simulation.planted import SetAttr, found_in
+from tests.simulation.planted import SetAttr, found_in, of_compiled_code
 from tests.simulation.promises import Promise
 
 
 @found_in("exactly once", 26, alone=Promise.LEADERS)
+@of_compiled_code
 def acks_of_the_leader_need_no_proof(setattr_: SetAttr) -> None:
     """It is coordination alone that asks for one, and a deposed leader keeps its role."""
     a_deposed_leader_keeps_its_role(setattr_)
@@ -31,6 +32,7 @@ def acks_of_the_leader_need_no_proof(setattr_: SetAttr) -> None:
 
 
 @found_in("exactly once", 2)
+@of_compiled_code
 def a_deposed_leader_goes_on(setattr_: SetAttr) -> None:
     """Found in this code: one that only the controller could not reach led on without limit."""
     a_leader_needs_no_proof(setattr_)

@@ -3,7 +3,7 @@
 Those without a kind of random histories need one of their own, in `test_histories`.
 """
 
-from typing import Any, Final
+from typing import Any
 
 from barnabas.broker.compaction import choice, cleaning
 from barnabas.broker.compaction.batch_filter import GONE
@@ -30,10 +30,11 @@ from barnabas.protocol.record_batch import parse_header
 from barnabas.zookeeper import controller_writer, paths, store, znodes
 from barnabas.zookeeper.errors import LeadershipConflict
 from barnabas.zookeeper.requests import Transaction
-from tests.simulation.planted import SetAttr, found_in
+from tests.simulation.planted import SetAttr, found_in, of_compiled_code
 
 
 @found_in("usual", 4)
+@of_compiled_code
 def followers_cut_to_their_high_watermark(setattr_: SetAttr) -> None:
     """Kafka before KIP-101: a new follower truncates to its high watermark, which may be stale."""
     make_follower = Partition.make_follower
@@ -49,6 +50,7 @@ def followers_cut_to_their_high_watermark(setattr_: SetAttr) -> None:
 
 
 @found_in("usual", 0)
+@of_compiled_code
 def no_history_is_compared(setattr_: SetAttr) -> None:
     setattr_(rules, "diverges", lambda *_: False)
 
@@ -65,16 +67,19 @@ def an_epoch_without_records_ends_at_the_next(setattr_: SetAttr) -> None:
 
 
 @found_in("doors", 366)
+@of_compiled_code
 def a_joining_replica_is_not_waited_for(setattr_: SetAttr) -> None:
     setattr_(PendingIsr, "maximal", PendingIsr.in_sync_replicas)
 
 
 @found_in("usual", 2)
+@of_compiled_code
 def a_leaving_replica_is_not_waited_for(setattr_: SetAttr) -> None:
     setattr_(PendingIsr, "maximal", PendingIsr.proposed)
 
 
 @found_in("rebirths", 72)
+@of_compiled_code
 def broker_epochs_of_fetches_are_not_checked(setattr_: SetAttr) -> None:
     """Kafka before KIP-903: a fetch with an old broker epoch counts."""
     fetched = Partition.follower_fetched
@@ -111,6 +116,7 @@ def older_states_of_the_controller_are_taken(setattr_: SetAttr) -> None:
     setattr_(Partition, "_is_news", lambda self, state: True)
 
 
+@of_compiled_code
 def a_replaced_controller_is_obeyed(setattr_: SetAttr) -> None:
     setattr_(RoleChanges, "_check_epochs", lambda self, controller_epoch, broker_epoch: None)
     older_states_of_the_controller_are_taken(setattr_)
@@ -139,6 +145,7 @@ def a_conflict_reverts_the_change(setattr_: SetAttr) -> None:
     setattr_(IsrChanges, "_change", abandoning)
 
 
+@of_compiled_code
 def followers_join_below_the_start_of_the_epoch(setattr_: SetAttr) -> None:
     setattr_(
         rules,
@@ -159,6 +166,7 @@ def the_state_is_written_without_comparing(setattr_: SetAttr) -> None:
 
 
 @found_in("usual", 196)
+@of_compiled_code
 def an_epoch_without_records_is_kept(setattr_: SetAttr) -> None:
     """Found in this code: the follower never stopped comparing epochs with its leader."""
     truncate = Partition._truncate
@@ -177,12 +185,14 @@ def a_follower_below_the_log_start_gets_no_log_start(setattr_: SetAttr) -> None:
     setattr_(PartitionRead, "failed", lambda error, log_start_offset=-1: failed(error))
 
 
+@of_compiled_code
 def a_log_below_the_leaders_log_start_is_kept(setattr_: SetAttr) -> None:
     """Found in this code: no batch of the leader could ever continue the follower's log."""
     setattr_(partition_module, "first_base_offset", lambda records, log_end_offset: log_end_offset)
 
 
 @found_in("usual", 0)
+@of_compiled_code
 def the_leaders_own_append_is_acknowledged(setattr_: SetAttr) -> None:
     def eager(self: Partition, appended: Any) -> Any:
         return ErrorCode.NONE if self.role is Role.LEADER else ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -191,6 +201,7 @@ def the_leaders_own_append_is_acknowledged(setattr_: SetAttr) -> None:
 
 
 @found_in("usual", 13)
+@of_compiled_code
 def an_append_of_an_earlier_leadership_is_acknowledged(setattr_: SetAttr) -> None:
     """The high watermark passes the offset, perhaps with records of another leader."""
 
@@ -205,6 +216,7 @@ def a_new_leader_reports_its_stale_high_watermark(setattr_: SetAttr) -> None:
     setattr_(Partition, "latest_offset", lambda self, epoch, isolation: self.high_watermark)
 
 
+@of_compiled_code
 def followers_ends_outlive_a_missed_epoch(setattr_: SetAttr) -> None:
     """Found in this code: a leader kept its followers' log ends across an epoch of another leader."""
     begin_epoch = FollowerStates.begin_epoch
@@ -234,10 +246,12 @@ def one_of_a_lost_isr_is_kept(setattr_: SetAttr) -> None:
     setattr_(replica_state, "without_replicas", one_by_one)
 
 
+@of_compiled_code
 def without_zookeeper_no_confirmation_is_required(setattr_: SetAttr) -> None:
     setattr_(FollowerStates, "are_witnesses", lambda *_: True)
 
 
+@of_compiled_code
 def any_fetch_confirms_the_leader(setattr_: SetAttr) -> None:
     """However old the fetch is."""
     are_witnesses = FollowerStates.are_witnesses
@@ -245,6 +259,7 @@ def any_fetch_confirms_the_leader(setattr_: SetAttr) -> None:
 
 
 @found_in("groups", 14)
+@of_compiled_code
 def a_leader_needs_no_proof(setattr_: SetAttr) -> None:
     """While ZooKeeper answers, it serves acks=1 and coordinates however long its followers are silent."""
     setattr_(Partition, "is_proven", lambda *_: True)
@@ -287,6 +302,7 @@ def a_new_leader_commits_below_min_isr(setattr_: SetAttr) -> None:
 
 
 @found_in("usual", 0)
+@of_compiled_code
 def followers_serve_uncommitted_records(setattr_: SetAttr) -> None:
     """Consumers get from a follower whatever it has."""
     read = Partition.read
@@ -300,6 +316,7 @@ def followers_serve_uncommitted_records(setattr_: SetAttr) -> None:
 
 
 @found_in("usual", 145)
+@of_compiled_code
 def answers_of_another_epoch_are_taken(setattr_: SetAttr) -> None:
     """Records of an earlier leader are appended after the controller has named another one."""
 
@@ -444,14 +461,3 @@ def a_follower_refuses_a_gap(setattr_: SetAttr) -> None:
         return batches, size
 
     setattr_(log, "fetched_batches", strict)
-
-
-OF_COMPILED_CODE: Final = (
-    a_replaced_controller_is_obeyed,
-    an_epoch_without_records_is_kept,
-    a_log_below_the_leaders_log_start_is_kept,
-    the_leaders_own_append_is_acknowledged,
-    an_append_of_an_earlier_leadership_is_acknowledged,
-    answers_of_another_epoch_are_taken,
-)
-"""They replace what compiled code calls directly, so they are planted in pure Python only."""

@@ -31,6 +31,8 @@ class Hunt(NamedTuple):
 
 
 HUNTS: Final[list[Hunt]] = []
+OF_COMPILED_CODE: Final[set[Mutation]] = set()
+"""They replace what compiled code calls directly, so they are planted in pure Python only."""
 
 
 def found_in(kind: str, seed: int, *, alone: Promise | None = None) -> Callable[[Mutation], Mutation]:
@@ -41,3 +43,8 @@ def found_in(kind: str, seed: int, *, alone: Promise | None = None) -> Callable[
         return mistake
 
     return register
+
+
+def of_compiled_code(mistake: Mutation) -> Mutation:
+    OF_COMPILED_CODE.add(mistake)
+    return mistake

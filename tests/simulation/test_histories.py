@@ -15,8 +15,7 @@ from tests.simulation import mutations, transaction_mutations
 from tests.simulation.disk import BATCH_BYTES, Fault
 from tests.simulation.histories_of_sessions import HISTORIES_OF_SESSIONS
 from tests.simulation.log_transactions import TransactionalProducer
-from tests.simulation.mutations import OF_COMPILED_CODE
-from tests.simulation.planted import Mutation
+from tests.simulation.planted import OF_COMPILED_CODE, Mutation
 from tests.simulation.steps import (
     A,
     B,

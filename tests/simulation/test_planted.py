@@ -4,8 +4,7 @@ import pytest
 
 from tests.simulation import exactly_once_judge, group_judge
 from tests.simulation.find import HISTORIES_OF_A_HUNT, seed_of
-from tests.simulation.mutations import OF_COMPILED_CODE
-from tests.simulation.planted import HUNTS, Hunt
+from tests.simulation.planted import HUNTS, OF_COMPILED_CODE, Hunt
 from tests.simulation.promises import PromiseKeeper
 from tests.support.compiled import PURE_PYTHON_ONLY
 

@@ -21,7 +21,7 @@ from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_PRODUCER_ID, Offset
 from tests.simulation.exactly_once_clients import DATA
-from tests.simulation.planted import SetAttr, found_in
+from tests.simulation.planted import SetAttr, found_in, of_compiled_code
 from tests.simulation.promises import Promise
 
 
@@ -411,6 +411,7 @@ def markers_of_the_present_epoch_are_taken(setattr_: SetAttr) -> None:
 
 
 @found_in("idempotence", 0)
+@of_compiled_code
 def duplicates_are_not_recognized(setattr_: SetAttr) -> None:
     setattr_(ProducerState, "find", lambda self, header: None)
 
@@ -446,6 +447,7 @@ def truncated_batches_are_still_known(setattr_: SetAttr) -> None:
 
 
 @found_in("idempotence", 0)
+@of_compiled_code
 def a_duplicate_is_acknowledged_at_once(setattr_: SetAttr) -> None:
     """The original batch may not be on all replicas yet."""
     append = Partition.append_as_leader

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import tests.simulation.find  # noqa: F401 - it registers the mistakes
 from barnabas.common import compiled_core
-from tests.simulation.mutations import OF_COMPILED_CODE
-from tests.simulation.planted import HUNTS
+from tests.simulation.planted import HUNTS, OF_COMPILED_CODE
 
 ROOT = Path(__file__).parents[3]
 OF_THE_CORE = (
@@ -20,8 +20,15 @@ OF_THE_CORE = (
     "unit/protocol/test_frames.py",
     "unit/broker/base/test_purgatory.py",
     "unit/broker/handlers/test_produce.py",
+    "unit/broker/handlers/test_shared_answers.py",
     "unit/broker/handlers/test_trips.py",
+    "unit/broker/handlers/test_unforeseen_errors.py",
+    "unit/broker/replication/test_cold_reads.py",
+    "unit/broker/replication/test_delayed.py",
+    "unit/broker/replication/test_fetch_sessions.py",
+    "unit/broker/replication/test_follower_session_model.py::test_a_mistake_is_found",
     "unit/broker/replication/test_partition_leading.py",
+    "unit/broker/replication/test_subscriptions.py",
     "simulation/test_recording.py",
     "simulation/test_histories.py::test_the_old_mistake_shows_in",
     "unit/client/test_blocking.py::test_ctrl_c_within_send_leaves_a_producer_that_delivers",

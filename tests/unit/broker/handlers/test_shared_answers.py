@@ -16,6 +16,7 @@ from barnabas.broker.replication.delayed_fetch import FetchReader
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.fetch import FINAL_EPOCH, INITIAL_EPOCH
 from tests.support.building import TP, state
+from tests.support.compiled import PURE_PYTHON_ONLY
 from tests.support.record_requests import (
     FETCH_VERSIONS,
     fetch_of,
@@ -83,6 +84,7 @@ def history(folder: Path, seed: int) -> list[tuple[list[bytes], str | None]]:
     return [(connection.answers, connection.closed) for connection in connections]
 
 
+@PURE_PYTHON_ONLY
 @pytest.mark.parametrize("seed", range(6))
 def test_a_shared_answer_is_that_of_its_consumer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
@@ -99,6 +101,7 @@ def waiting(serving: Serving, offset: int, count: int = 10, **fields: Any) -> li
     return [serving.send(request) for _ in range(count)]
 
 
+@PURE_PYTHON_ONLY
 @pytest.mark.parametrize("min_bytes", [1, 100])
 def test_one_read_answers_all_that_wait_at_an_offset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, min_bytes: int

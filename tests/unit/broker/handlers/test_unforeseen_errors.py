@@ -20,6 +20,7 @@ from barnabas.protocol.messages.metadata import MetadataRequest
 from barnabas.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchRequestGroup
 from barnabas.protocol.schema import replace
 from tests.support.building import TOPIC_ID, TP, TWO, led_by, metadata, state
+from tests.support.compiled import PURE_PYTHON_ONLY
 from tests.support.record_requests import catch_up, fetch_request, produce_request, produced
 from tests.support.serving import INTERNAL, Serving, batch
 
@@ -116,6 +117,7 @@ def test_the_controller_learns_of_metadata_that_cannot_be_applied_and_roles_are_
     assert not leading.managed.manager.partition(TP).is_leader
 
 
+@PURE_PYTHON_ONLY
 def test_an_unforeseen_error_in_one_partition_fails_only_its_part_of_a_fetch(
     leading: Serving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

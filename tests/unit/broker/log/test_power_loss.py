@@ -434,7 +434,9 @@ def _snapshot_no_transactions(patch: pytest.MonkeyPatch) -> None:
         return entries_of((*image[:5], NONE))
 
     patch.setattr(producer_snapshots, "entries_of", entries_without)
-    patch.setattr(producer_state, "entries_of", entries_without)
+    patch.setattr(
+        producer_state.ProducerState, "entries", lambda state: entries_without(producer_state._IMAGE(state))
+    )
 
 
 PLANTED: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Callable[[Life], None]]] = {

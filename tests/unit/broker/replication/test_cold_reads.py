@@ -9,15 +9,18 @@ import pytest
 
 from barnabas.broker.base.purgatory import Cancel
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.recovery import LogLoader
+from barnabas.broker.log.segment import ReadResult
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.replication import delayed_fetch as fetch_wait
 from barnabas.broker.replication.delayed_fetch import FetchParams, FetchReader, FetchResult
-from barnabas.broker.replication.partition import PartitionRead
+from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.ids import Offset, TopicPartition
+from barnabas.protocol.ids import TopicPartition
 from tests.support.batches import build_batch
-from tests.support.building import fetch_item, fetch_params
+from tests.support.building import fetch_item, fetch_params, partition_of, state
+from tests.support.compiled import PURE_PYTHON_ONLY
 from tests.support.defaults import log_config
 from tests.support.logs import append_batches
 from tests.support.waiting import DEADLINE_S
@@ -26,8 +29,8 @@ NAMES = [TopicPartition("t", number) for number in range(3)]
 PARAMS = fetch_params(max_bytes=10_000)
 
 
-class Reader:
-    """A partition whose records are cold, or fail to be read, as the test sets it."""
+class SlowLog:
+    """A log whose records are cold, or fail to be read, as the test sets it."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
@@ -38,31 +41,25 @@ class Reader:
         self.may_continue.set()
         self.is_waiting = threading.Event()
 
-    def read(
-        self,
-        *,
-        fetch_offset: Offset,
-        max_bytes: int,
-        min_one_batch: bool,
-        may_wait: bool,
-        **_: Any,
-    ) -> PartitionRead:
-        end = self.log.log_end_offset
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.log, name)
+
+    def read(self, start_offset: int, max_bytes: int, *, may_wait: bool, **options: Any) -> ReadResult:
         if self.is_cold and not may_wait:
-            return PartitionRead(memoryview(b""), end, end, Offset(0), end, end, is_cold=True)
+            raise NotCached
         if may_wait:
             self.waiting_threads.append(threading.current_thread().name)
             self.is_waiting.set()
             self.may_continue.wait(DEADLINE_S)
         if self.error is not None:
             raise self.error
-        result = self.log.read(fetch_offset, max_bytes, min_one_batch=min_one_batch)
-        return PartitionRead(result.records, end, end, Offset(0), end, end)
+        return self.log.read(start_offset, max_bytes, **options)
 
 
 class Rig:
     def __init__(self, folder: Path, **bounds: int) -> None:
-        self.readers: dict[TopicPartition, Reader] = {}
+        self.logs: dict[TopicPartition, SlowLog] = {}
+        self.partitions: dict[TopicPartition, Partition] = {}
         self.noted: list[ApiError] = []
         self.answered: list[FetchResult] = []
         self.answers_fail = False
@@ -72,9 +69,10 @@ class Rig:
             log = Log.open(name, LogLoader(folder / str(name), log_config(), now_ms=0))
             for _ in range(10):
                 append_batches(log, build_batch([(None, b"v" * 1_000)]))
-            self.readers[name] = Reader(log)
-        self.find: Any = self.readers.__getitem__
-        self.reader = FetchReader(self.find, self.noted.append, on_fatal=raise_it, **bounds)
+            self.logs[name] = SlowLog(log)
+            self.partitions[name] = partition_of(self.logs[name])
+            self.partitions[name].make_leader(state(isr=(1,)), now_ms=0)
+        self.reader = FetchReader(self.partitions.__getitem__, self.noted.append, on_fatal=raise_it, **bounds)
 
     def fetch(self, *names: TopicPartition, params: FetchParams = PARAMS) -> FetchResult:
         items = [fetch_item(name, max_bytes=5_000) for name in names]
@@ -116,18 +114,18 @@ def make_rig(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
 
     yield make
     for rig in made:
-        for reader in rig.readers.values():
-            reader.may_continue.set()
+        for log in rig.logs.values():
+            log.may_continue.set()
         rig.reader.stop()
-        for reader in rig.readers.values():
-            reader.log.abandon()
+        for log in rig.logs.values():
+            log.log.abandon()
 
 
 def test_cold_records_are_read_by_another_thread_and_answered_with_the_rest(
     make_rig: Callable[..., Rig],
 ) -> None:
     rig = make_rig()
-    rig.readers[NAMES[1]].is_cold = False
+    rig.logs[NAMES[1]].is_cold = False
     begun = rig.fetch(*NAMES)
     assert begun.is_cold
     assert sizes(begun)[0] == 0 < sizes(begun)[1]
@@ -136,8 +134,8 @@ def test_cold_records_are_read_by_another_thread_and_answered_with_the_rest(
     assert min(sizes(result)) >= 0
     assert result.bytes_read == sum(sizes(result)) <= PARAMS.max_bytes
     for name in (NAMES[0], NAMES[2]):
-        assert rig.readers[name].waiting_threads[0].startswith("cold-read-")
-    assert rig.readers[NAMES[1]].waiting_threads == []
+        assert rig.logs[name].waiting_threads[0].startswith("cold-read-")
+    assert rig.logs[NAMES[1]].waiting_threads == []
 
 
 @pytest.mark.parametrize(
@@ -149,26 +147,26 @@ def test_a_batch_above_the_limits_is_read_for_the_first_partition_alone(
     make_rig: Callable[..., Rig], names: tuple[int, ...], has_records: list[bool]
 ) -> None:
     rig = make_rig(is_running=False)
-    rig.readers[NAMES[1]].is_cold = False
+    rig.logs[NAMES[1]].is_cold = False
     rig.fetch(*(NAMES[number] for number in names), params=fetch_params(max_bytes=1))
     assert [size > 0 for size in sizes(rig.answered[0])] == has_records
 
 
 def test_a_hung_disk_blocks_only_its_own_readers(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(threads=2)
-    rig.readers[NAMES[0]].may_continue.clear()
-    rig.readers[NAMES[2]].is_cold = False
+    rig.logs[NAMES[0]].may_continue.clear()
+    rig.logs[NAMES[2]].is_cold = False
     rig.fetch(NAMES[0])
     rig.fetch(NAMES[1])
     rig.fetch(NAMES[2])
     assert {result.outcomes[0].item.partition for result in rig.wait_for(2)} == {NAMES[1], NAMES[2]}
-    rig.readers[NAMES[0]].may_continue.set()
+    rig.logs[NAMES[0]].may_continue.set()
     assert rig.wait_for(3)[2].outcomes[0].item.partition == NAMES[0]
 
 
 def test_beyond_the_queue_a_fetch_is_answered_without_cold_records(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(threads=1, max_waiting=2)
-    first = rig.readers[NAMES[0]]
+    first = rig.logs[NAMES[0]]
     first.may_continue.clear()
     rig.fetch(NAMES[0])
     assert first.is_waiting.wait(DEADLINE_S)
@@ -183,7 +181,7 @@ def test_beyond_the_queue_a_fetch_is_answered_without_cold_records(make_rig: Cal
 
 def test_a_cancelled_fetch_gives_up_its_place_in_the_queue(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(threads=1, max_waiting=1)
-    first = rig.readers[NAMES[0]]
+    first = rig.logs[NAMES[0]]
     first.may_continue.clear()
     rig.fetch(NAMES[0])
     begun = rig.cancel
@@ -196,7 +194,7 @@ def test_a_cancelled_fetch_gives_up_its_place_in_the_queue(make_rig: Callable[..
     begun()
     first.may_continue.set()
     assert [result.outcomes[0].item.partition for result in rig.wait_for(2)] == [NAMES[0], NAMES[2]]
-    assert rig.readers[NAMES[1]].waiting_threads == []
+    assert rig.logs[NAMES[1]].waiting_threads == []
 
 
 def test_without_memory_a_fetch_waits_and_is_answered_without_its_cold_records(
@@ -205,7 +203,7 @@ def test_without_memory_a_fetch_waits_and_is_answered_without_its_cold_records(
     rig = make_rig(threads=1)
     memory = Memory()
     monkeypatch.setattr(fetch_wait, "READ_BUFFERS", memory)
-    rig.readers[NAMES[1]].is_cold = False
+    rig.logs[NAMES[1]].is_cold = False
     memory.short_for = 3
     rig.fetch(*NAMES[:2])
     (result,) = rig.wait_for(1)
@@ -233,7 +231,7 @@ class Memory:
 def test_a_sector_that_cannot_be_read_is_the_answer_for_its_partition(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig()
     failure = LogDirFailure(Path("/logs/t-0"), OSError(5, "Input/output error"))
-    rig.readers[NAMES[0]].error = failure
+    rig.logs[NAMES[0]].error = failure
     rig.fetch(*NAMES[:2])
     (result,) = rig.wait_for(1)
     assert [outcome.read.error for outcome in result.outcomes] == [
@@ -250,8 +248,8 @@ def test_an_unforeseen_error_fails_one_partition_or_answer_and_no_thread(
     # Bytes on a disk may cause it, so it may recur.
     rig = make_rig(threads=1)
     rig.answers_fail = True
-    rig.readers[NAMES[0]].error = ZeroDivisionError("unforeseen")
-    rig.readers[NAMES[1]].is_cold = False
+    rig.logs[NAMES[0]].error = ZeroDivisionError("unforeseen")
+    rig.logs[NAMES[1]].is_cold = False
     rig.fetch(*NAMES[:2])
     (result,) = rig.wait_for(1)
     assert [outcome.read.error for outcome in result.outcomes] == [
@@ -268,13 +266,14 @@ def test_a_leader_that_was_deposed_during_the_read_answers_with_the_error(
     make_rig: Callable[..., Rig],
 ) -> None:
     rig = make_rig()
-    rig.readers[NAMES[0]].error = api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, "others lead")
+    rig.logs[NAMES[0]].error = api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, "others lead")
     rig.fetch(NAMES[0])
     (result,) = rig.wait_for(1)
     assert result.is_urgent
     assert result.outcomes[0].read.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+@PURE_PYTHON_ONLY
 def test_the_cold_bytes_of_an_answer_are_bounded_and_partitions_take_turns(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:

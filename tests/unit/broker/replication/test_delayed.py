@@ -12,6 +12,7 @@ from barnabas.broker.replication.partition import PartitionRead
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from tests.support.building import LAG_MS, THREE, TP, TWO, Managed, fetch_item, fetch_params, state
+from tests.support.compiled import PURE_PYTHON_ONLY
 from tests.support.memory_log import RECORD, decode, encode
 
 NOWHERE = TopicPartition("nowhere", 0)
@@ -215,6 +216,7 @@ def test_acknowledgements_and_followers_wait_for_no_consumer(led: Managed) -> No
     assert len(soon) == 1, "the next record schedules the next slice"
 
 
+@PURE_PYTHON_ONLY
 def test_no_network_thread_checks_many_partitions_in_a_row(
     led: Managed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +246,7 @@ def test_no_network_thread_checks_many_partitions_in_a_row(
     assert purgatories_are_empty(led)
 
 
+@PURE_PYTHON_ONLY
 def test_a_large_fetch_is_ended_where_it_is_checked(led: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread of all deadlines, and that of a lost connection, would do it for milliseconds."""
     monkeypatch.setattr(sliced_checks, "MAX_ON_NETWORK_THREAD", 1)

@@ -24,6 +24,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from barnabas.protocol.messages.fetch import FINAL_EPOCH, NO_SESSION, next_epoch
 from tests.support.building import FOUR, THREE, TWO, Clock
+from tests.support.compiled import PURE_PYTHON_ONLY
 from tests.support.errors import refused
 
 A, B, C, D = (TopicPartition("topic", index) for index in range(4))
@@ -272,11 +273,11 @@ def test_a_forgotten_partition_is_not_read_even_if_a_change_comes_late(rig: Rig)
     [late] = session.arrived
     rig.continue_session(session.id, 2, forget=[A, C])
     rig.sessions.listeners.mark(A)
-    session.arrived[late] = None
+    session.arrived[late] = False
     assert (session.items(), rig.listeners) == ([], 1)
     assert session.answer(2, [read(A, b"x"), read(B, b"y")]) == [read(B, b"y")]
     rig.continue_session(session.id, 3, item(A, 7))
-    session.arrived[late] = None
+    session.arrived[late] = False
     assert item(A, 7) in session.items()
 
 
@@ -310,6 +311,7 @@ def test_a_followers_full_fetch_counts_the_session_that_it_closes() -> None:
     assert rig.sessions.size_of(rig.request(NO_SESSION, 0, item(A), fetcher=THREE)) == 1 + 3
 
 
+@PURE_PYTHON_ONLY
 def test_of_two_full_fetches_at_the_same_time_one_has_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """The former connection's may still be answered while the next one's is."""
     rig = FollowerRig()
@@ -424,6 +426,7 @@ class Watching(FetchSession):
         super().close()
 
 
+@PURE_PYTHON_ONLY
 def test_other_fetches_go_on_while_a_session_is_made_or_closed(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -440,6 +443,7 @@ def test_other_fetches_go_on_while_a_session_is_made_or_closed(
     assert rig.listeners == 0
 
 
+@PURE_PYTHON_ONLY
 def test_a_session_that_is_being_made_takes_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(slots=2, partitions=3)
     rig.open(read(A))

@@ -26,6 +26,7 @@ from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from barnabas.protocol.messages.fetch import FetchRequest, FetchResponse
 from tests.simulation.requests import LISTENER, SimRequest
 from tests.support.building import LAG_MS, THREE, TP, TWO, Managed, ends_of, state
+from tests.support.compiled import PURE_PYTHON_ONLY
 from tests.support.memory_log import MemoryLog, encode
 
 NAMES = [TopicPartition(TP.topic, index) for index in range(4)]
@@ -261,6 +262,7 @@ def _forgets_high_watermarks(self: SessionPartition, outcome: FetchOutcome) -> b
     return bool(outcome.read.error) or outcome.read.diverging is not None or len(outcome.read.records) > 0
 
 
+@PURE_PYTHON_ONLY
 @pytest.mark.parametrize(
     ("owner", "name", "mistake"),
     [

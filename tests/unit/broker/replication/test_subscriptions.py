@@ -17,6 +17,7 @@ from barnabas.broker.replication.subscriptions import (
 from barnabas.protocol.ids import LeaderEpoch, Offset, TopicPartition
 from barnabas.protocol.messages.fetch import next_epoch
 from tests.support.building import TP, TWO, append, fatal, fetch_item, fetch_params, leader_of, state
+from tests.support.compiled import PURE_PYTHON_ONLY
 from tests.support.memory_log import RECORD
 
 NUMBER = 7
@@ -209,6 +210,7 @@ def test_a_closed_session_tells_its_follower_to_fetch(rig: Rig) -> None:
     assert rig.report(1, 1) == []
 
 
+@PURE_PYTHON_ONLY
 def test_a_failed_push_ends_the_subscription_and_not_the_thread(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,6 +262,7 @@ def test_the_epoch_of_the_reported_end_is_that_of_the_next_fetch(rig: Rig) -> No
     assert [item.last_fetched_epoch for item in rig.session.all_items()] == [3]
 
 
+@PURE_PYTHON_ONLY
 def test_a_wake_up_during_a_push_is_not_lost(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     read_all: Any = rig.reader.read_all
     during = [1]
