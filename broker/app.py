@@ -207,7 +207,8 @@ class Broker:
             replicas.roles.registered(BrokerEpoch(earlier.broker_epoch + 1))
         dispatcher = Dispatcher(services)
         FaultInjection(services, dispatcher, self._reaper, install=self._server.set_process)
-        self._server.start(dispatcher, lane_of=lane_of, in_turn=in_turn, after_run=replicas.wake_followers)
+        wake, is_due = replicas.wake_followers, replicas.has_followers_to_wake
+        self._server.start(dispatcher, lane_of=lane_of, in_turn=in_turn, after_run=wake, is_due=is_due)
         self._closers.append(("last requests", lambda: self._server.stop(_DRAIN_MS)))
         self._join(membership, logs.directory_ids)
         # From now on the other brokers rely on this one, and it relies on its session.

@@ -33,9 +33,9 @@ logger = logging.getLogger(__name__)
 
 _TURNS_BEFORE_AFTER_RUN: Final = 4
 """How often the loop polls its sockets before it calls `after_run`. A client that pipelines sends its next
-requests while its first one runs. A turn of the loop costs a few microseconds; a request that is still in
-time for this run travels to the followers in the same fetch, which saves two messages and the changes of
-threads that go with them.
+requests while its first one runs. A turn of the loop costs ten microseconds; a request that is still in time
+for this run travels to the followers in the same push, which saves two messages and the changes of threads
+that go with them.
 """
 
 
@@ -256,18 +256,14 @@ class NetworkThread:
         return self._loop.call_later(delay_s, work)
 
     def after_run_soon(self) -> None:
-        """Have `after_run` called a few turns of the loop later, once for all runs until then."""
-        if not self._after_run_is_pending:
+        """Have `after_run` called a few turns of the loop later, once for all runs until then, if due."""
+        if not self._after_run_is_pending and self.handlers.is_due():
             self._after_run_is_pending = True
             self._loop.call_soon(self._count_down, self._after_run, _TURNS_BEFORE_AFTER_RUN - 1)
 
     def _after_run(self) -> None:
         self._after_run_is_pending = False
-        try:
-            self.handlers.after_run()
-        except BaseException as error:
-            logger.critical("what follows a run ended %s", self._name, exc_info=True)
-            self.handlers.on_fatal(error)
+        self._work(self.handlers.after_run)
 
     def _flush_woken(self) -> None:
         if not self.handlers.measures_times:

@@ -32,9 +32,9 @@ class RequestHandlerPool:
     ``process`` answers a request, or has it answered later. ``lane_of`` chooses the lane of a request by
     its undecoded bytes, and ``in_turn`` whether it waits for the answers to earlier ones. ``after_run``
     is called by a thread that has run all runnable requests of a connection, so what several pipelined
-    requests have in common can be done once. ``on_fatal`` is called by a thread that dies; the broker
-    must then stop, because continuing could lose data. With ``measures_times`` requests get the times of
-    their stages, for `RequestMetrics`.
+    requests have in common can be done once; a network thread calls it only if it ``is_due``. ``on_fatal``
+    is called by a thread that dies; the broker must then stop, because continuing could lose data. With
+    ``measures_times`` requests get the times of their stages, for `RequestMetrics`.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class RequestHandlerPool:
         lane_of: Callable[[memoryview], Lane],
         in_turn: Callable[[memoryview], bool],
         after_run: Callable[[], None],
+        is_due: Callable[[], bool] = lambda: True,
         on_fatal: Callable[[BaseException], None],
         max_requests: int,
         workers: Mapping[Lane, int],
@@ -57,6 +58,7 @@ class RequestHandlerPool:
         self.lane_of = lane_of
         self.in_turn = in_turn
         self.after_run = after_run
+        self.is_due = is_due
         self.on_fatal = on_fatal
         self.worker_times = {lane: [BusyTime() for _ in range(count)] for lane, count in workers.items()}
         self.queues: dict[Lane, RequestQueue[Connection]] = {

@@ -162,6 +162,7 @@ class SocketServer:
         lane_of: Callable[[memoryview], Lane],
         in_turn: Callable[[memoryview], bool],
         after_run: Callable[[], None],
+        is_due: Callable[[], bool] = lambda: True,
     ) -> None:
         """Accept connections; `bind` has been called. For the functions see `RequestHandlerPool`."""
         self.load_certificates()
@@ -178,6 +179,7 @@ class SocketServer:
             lane_of=lane_of,
             in_turn=in_turn,
             after_run=after_run,
+            is_due=is_due,
             on_fatal=self._on_fatal,
             max_requests=config.queued_max_requests,
             workers=workers,

@@ -360,8 +360,8 @@ class ReplicaFetcher:
             self._channel.send_now(progress)
         moved = fetches.take_moved()
         if moved:
-            # Later, because the report should not wait for the consumers.
-            self._manager.thread.call(self._manager.wake_consumers, moved)
+            # After the report, which should not wait for the consumers.
+            self._manager.wake_consumers(moved)
         if not fetches.is_subscribed:
             self._changed.set()
 

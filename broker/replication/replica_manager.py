@@ -292,6 +292,9 @@ class ReplicaManager:
 
     # Wake-ups
 
+    def has_followers_to_wake(self) -> bool:
+        return bool(self._to_wake)
+
     def wake_followers(self) -> None:
         """Answer the followers' long polls for the records that were appended since the last call.
 

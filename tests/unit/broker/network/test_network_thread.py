@@ -266,7 +266,37 @@ def test_what_follows_a_run_comes_once_for_the_runs_of_a_few_turns(rig: Rig) -> 
         assert rig.log.pop() == "network again"
 
 
-def test_a_run_that_takes_long_continues_after_the_other_connections(rig: Rig) -> None:
+def test_nothing_follows_a_run_that_leaves_nothing_to_do(make: Make) -> None:
+    due: list[str] = []
+    rig = make(is_due=lambda: bool(due))
+    connection, _ = rig.connected()
+    for due[:] in ([], ["records"], []):
+        receive(connection, b"network")
+        for _ in range(5):
+            rig.turn()
+    assert rig.log == ["network", "network", "after", "network"]
+
+
+def test_what_follows_a_run_is_sent_at_once(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection, wire = rig.connected()
+    monkeypatch.setattr(rig.handlers, "after_run", lambda: connection.push((b"pushed",)))
+    written: list[bytes] = []
+
+    def tick(turns: int) -> None:
+        if turns < 4:
+            rig.thread._loop.call_soon(tick, turns + 1)
+        else:
+            written.append(bytes(wire.written))
+
+    receive(connection, b"network")
+    rig.thread._loop.call_soon(tick, 1)
+    for _ in range(6):
+        rig.turn()
+    assert written == [frame(b"ok") + b"pushed"]
+
+
+def test_a_run_that_takes_long_continues_after_the_other_connections(make: Make) -> None:
+    rig = make(is_due=lambda: False)
     connection, wire = rig.connected()
     other, _ = rig.connected()
     receive(connection, *[b"network %d" % number for number in range(1, 6)], b"io 6")
@@ -278,11 +308,12 @@ def test_a_run_that_takes_long_continues_after_the_other_connections(rig: Rig) -
     rig.turn()
     assert rig.log[4:] == ["network 4", "network 5"]
     rig.work()
-    assert [name for name in rig.log[6:] if name != "after"] == ["io 6", "network 7"]
+    assert rig.log[6:] == ["io 6", "network 7", "after"]
 
 
 @pytest.mark.parametrize("is_ended_by", ["the peer's end", "a reset"])
-def test_the_rest_of_a_run_of_a_connection_that_ends(rig: Rig, is_ended_by: str) -> None:
+def test_the_rest_of_a_run_of_a_connection_that_ends(make: Make, is_ended_by: str) -> None:
+    rig = make(is_due=lambda: False)
     connection, wire = rig.connected()
     # The run continues twice, so that the peer's end is seen before the last requests have run.
     receive(connection, *[b"network %d?" % number for number in range(1, 9)])
@@ -295,7 +326,7 @@ def test_the_rest_of_a_run_of_a_connection_that_ends(rig: Rig, is_ended_by: str)
         connection.eof_received()
         for _ in range(3):
             rig.turn()
-        assert [name for name in rig.log if name != "after"] == [f"network {n}?" for n in range(1, 9)]
+        assert rig.log == [f"network {n}?" for n in range(1, 9)]
         assert wire.ending == "closed"
 
 
