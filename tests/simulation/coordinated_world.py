@@ -297,7 +297,7 @@ class SimLinks:
 class CoordinatedWorld(TimedWorld):
     """Three brokers lead partitions of the states, of offsets and of data, each with three replicas."""
 
-    def __init__(self, seed: int, profile: Profile) -> None:
+    def __init__(self, seed: int, profile: Profile, *, pushes: bool = False) -> None:
         draw = random.Random(seed)
         self.profile = profile
         self.max_lag_ms = draw.choice((1_500, 6_000))
@@ -326,6 +326,7 @@ class CoordinatedWorld(TimedWorld):
             tp=OFFSETS,
             is_controller_apart=draw.random() < 0.5,
             has_settings=self._restarts.random() < _CHANGING_SETTINGS,
+            pushes=pushes,
         )
         self.has_transactions = True
         for broker in self.brokers.values():

@@ -67,8 +67,8 @@ class Chaos(CoordinatedChaos):
     turn_ms = 900
     judge: Judge
 
-    def __init__(self, seed: int) -> None:
-        world = CoordinatedWorld(seed, PROFILE)
+    def __init__(self, seed: int, *, pushes: bool = False) -> None:
+        world = CoordinatedWorld(seed, PROFILE, pushes=pushes)
         world.sent_again_to = frozenset(BRIEF)
         super().__init__(world, Judge(world), DATA)
         self.producers: list[Producer] = []

@@ -131,8 +131,12 @@ class SimFetcher:
         def apply(response: FetchResponse) -> None:
             if self._awaited is token:
                 self._awaited = None
-                self._pause(self.fetches.answered(response, self._broker.now_ms() / 1000, 0))
+                pause_s = self.fetches.answered(response, self._broker.now_ms() / 1000, 0)
                 self._report()
+                # In a stepped world the caller chooses when it fetches again.
+                if self.fetches.is_subscribed and not self._world.is_stepped:
+                    pause_s = request.max_wait_ms / 1000
+                self._pause(pause_s)
 
         self._send(request, apply)
         return True
@@ -180,8 +184,11 @@ class SimFetcher:
             if self._connection is connection:
                 opened = codec_msgpack.open_response(payload)
                 assert opened.correlation_id == PUSHES
+                was_subscribed = self.fetches.is_subscribed
                 self.fetches.pushed(opened.body(FetchResponse), self._broker.now_ms() / 1000, 0)
                 self._report()
+                if was_subscribed and not self.fetches.is_subscribed:
+                    self._paused_until_ms = 0.0
 
         sent: Any = SimRequest(request, answer, peer=connection.peer, push=push)
         self._send_there(lambda: fetch_handler.handle(leader.services, sent))

@@ -317,7 +317,7 @@ class Chaos(CoordinatedChaos):
     turn_ms = 1_500
     judge: Judge
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, pushes: bool = False) -> None:
         draw = random.Random(seed ^ 0x5EED)
         profile = Profile(
             names=TOPICS,
@@ -325,7 +325,7 @@ class Chaos(CoordinatedChaos):
             group_max_size=draw.choice([3, 8, 1_000]),
             group_initial_rebalance_delay_ms=draw.choice([0, 0, 3_000]),
         )
-        world = CoordinatedWorld(seed, profile)
+        world = CoordinatedWorld(seed, profile, pushes=pushes)
         super().__init__(world, Judge(world), ())
         for _ in range(draw.randint(1, 5)):
             self.start()

@@ -32,7 +32,9 @@ class Kind(NamedTuple):
 
 KINDS: Final = {
     "exactly once": Kind(exactly_once_chaos.Chaos),
+    "exactly once, pushes": Kind(partial(exactly_once_chaos.Chaos, pushes=True)),
     "groups": Kind(group_chaos.Chaos, (*_BROKEN, KeyError)),
+    "groups, pushes": Kind(partial(group_chaos.Chaos, pushes=True), (*_BROKEN, KeyError)),
     "idempotence": Kind(idempotence.IdempotentChaos),
     **{
         name: Kind(partial(chaos.Chaos, profile=profile), (*_BROKEN, ApiError))

@@ -35,7 +35,7 @@ _KINDS: Final = {"groups": (8, 1 / 25), "exactly once": (4, 1 / 50)}
 def test_groups_and_transactions_keep_their_promises(kind: str, chunk: int) -> None:
     count, part = _KINDS[kind]
     for seed in seeds_of(chunk, count, part):
-        run(kind, seed)
+        run(f"{kind}, pushes" if seed // count % 2 else kind, seed)
 
 
 _REACHED: Final[dict[str, set[object]]] = {
