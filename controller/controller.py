@@ -362,7 +362,11 @@ class Controller:
         if self._term is not None and self._writer is not None:
             # The node is ours, but the epoch may have been deleted or written by hand.
             self._writer.check()
-        self._sentinel.watch(None if node is None or is_ours else self._watch_target(node))
+        # Only this process can hold the registration now, so an earlier run has left the node.
+        is_left = node is not None and not is_ours and node.broker_id == self.broker_id
+        self._sentinel.watch(None if node is None or is_ours or is_left else self._watch_target(node))
+        if node is not None and is_left and self._is_registered:
+            self._queue.put(events.ControllerGone(node))
         if self._term is None and (node is None or is_ours) and self._may_run():
             # If another broker wins, its node fires our watch, and the event calls this again.
             writer = self._store.election.run(self.broker_id)

@@ -152,6 +152,17 @@ def test_no_election_while_another_broker_is_the_controller(rig: Rig) -> None:
         _ = controller.live_racks
 
 
+def test_a_restarted_broker_does_not_wait_for_the_end_of_its_earlier_session(rig: Rig) -> None:
+    rig.zookeeper.take_over(1)
+    earlier = rig.node
+    controller = rig.read()
+    assert (controller.is_active, controller._sentinel._target) == (False, None)
+    assert controller.step(0)
+    assert controller.is_active
+    assert rig.node is not None
+    assert rig.node != earlier
+
+
 def test_reading_our_own_node_again_changes_nothing(elected: Rig) -> None:
     elected.read()
     assert (len(elected.channels), len(elected.watches)) == (1, 1)
