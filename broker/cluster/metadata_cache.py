@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from barnabas.broker.base.clocks import monotonic_ms
 from barnabas.protocol import schema
@@ -38,6 +38,8 @@ from barnabas.zookeeper.znodes import LeadershipState
 _MAX_ANSWERS: Final = 16
 """An answer may take megabytes."""
 _NOTHING: Final[Mapping[int, wire.UpdateMetadataPartition]] = MappingProxyType({})
+_DEPARTED_MS: Final = 5_000
+"""For so long a broker that is gone is remembered: a client of a busy cluster may ask as late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +50,20 @@ class TopicMetadata:
     partitions: Mapping[int, wire.UpdateMetadataPartition]
 
 
+class DepartedBroker(NamedTuple):
+    """A broker as it was registered last, and when this broker heard that it is gone, by `monotonic_ms`."""
+
+    broker: wire.UpdateMetadataBroker
+    since_ms: float
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
     """An immutable snapshot of the cluster."""
 
     controller_id: BrokerId = NO_BROKER
     brokers: Mapping[BrokerId, wire.UpdateMetadataBroker] = field(default_factory=dict)
+    departed: Mapping[BrokerId, DepartedBroker] = field(default_factory=dict)
     topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
     topic_names: Mapping[TopicId, str] = field(default_factory=dict)
     unreadable_topics: frozenset[str] = frozenset()
@@ -72,11 +82,11 @@ class ClusterMetadata:
     def endpoint(self, broker_id: BrokerId, listener: str) -> Endpoint | None:
         """The address of a live broker's listener."""
         broker = self.brokers.get(broker_id)
-        if broker is not None:
-            for candidate in broker.endpoints:
-                if candidate.listener == listener:
-                    return Endpoint(candidate.host, candidate.port)
-        return None
+        return None if broker is None else endpoint_of(broker, listener)
+
+    def lately_departed(self, now_ms: float) -> list[DepartedBroker]:
+        """The brokers that were alive a moment ago."""
+        return [each for each in self.departed.values() if now_ms - each.since_ms < _DEPARTED_MS]
 
     def has(self, partition: TopicPartition) -> bool:
         return partition.partition in self.partitions_of(partition.topic)
@@ -89,6 +99,14 @@ class ClusterMetadata:
         """The broker epoch of a live broker, or None."""
         broker = self.brokers.get(broker_id)
         return BrokerEpoch(broker.broker_epoch) if broker is not None else None
+
+
+def endpoint_of(broker: wire.UpdateMetadataBroker, listener: str) -> Endpoint | None:
+    """The address of a broker's listener, if it has that one."""
+    for candidate in broker.endpoints:
+        if candidate.listener == listener:
+            return Endpoint(candidate.host, candidate.port)
+    return None
 
 
 class MetadataAnswers:
@@ -159,9 +177,12 @@ class MetadataCache:
             complete_epoch, self._complete_epoch = self._complete_epoch, None
             changed = _TopicChanges(before, request)
             is_complete = request.is_full or complete_epoch == request.controller_epoch
+            brokers = {BrokerId(broker.broker_id): broker for broker in request.live_brokers}
+            now_ms = monotonic_ms()
             self.current = ClusterMetadata(
                 controller_id=BrokerId(request.controller_id),
-                brokers={BrokerId(broker.broker_id): broker for broker in request.live_brokers},
+                brokers=brokers,
+                departed=_departed(before, brokers, now_ms),
                 topics=changed.topics,
                 topic_names={topic.topic_id: name for name, topic in changed.topics.items()}
                 if changed.has_new_names
@@ -171,8 +192,8 @@ class MetadataCache:
             )
             self._forget_suspicions(before, changed.trusted)
             self.version += 1
-            if before.brokers.keys() - self.current.brokers.keys():
-                self.death_noticed_ms = monotonic_ms()
+            if before.brokers.keys() - brokers.keys():
+                self.death_noticed_ms = now_ms
             self._complete_epoch = request.controller_epoch if is_complete else None
         for listener in self._listeners:
             listener(changed.touched)
@@ -335,6 +356,15 @@ class _TopicChanges:
         else:
             self.topics.pop(name, None)
         self.has_new_names = self.has_new_names or known is None or not partitions
+
+
+def _departed(
+    before: ClusterMetadata, brokers: Mapping[BrokerId, wire.UpdateMetadataBroker], now_ms: float
+) -> dict[BrokerId, DepartedBroker]:
+    """The brokers that went lately, and those that are gone since the last update."""
+    departed = {BrokerId(each.broker.broker_id): each for each in before.lately_departed(now_ms)}
+    gone = before.brokers.keys() - brokers.keys()
+    return departed | {broker_id: DepartedBroker(before.brokers[broker_id], now_ms) for broker_id in gone}
 
 
 def _with_leader(

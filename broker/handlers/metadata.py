@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Container, Hashable, Mapping
+from collections.abc import Container, Hashable, Iterable, Mapping
 from typing import Any, Final
 
 from barnabas.broker.base.clocks import monotonic_ms
 from barnabas.broker.base.limits import MAX_ON_NETWORK_THREAD
-from barnabas.broker.cluster.metadata_cache import ClusterMetadata, MetadataCache
+from barnabas.broker.cluster.metadata_cache import ClusterMetadata, MetadataCache, endpoint_of
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.authorization import allows, authorized_operations, permitted
 from barnabas.broker.handlers.services import Services
@@ -23,7 +23,7 @@ from barnabas.common.security.acl import Operation, ResourceType
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_BROKER, NO_TOPIC_ID, BrokerId, TopicId
 from barnabas.protocol.messages import metadata as wire
-from barnabas.protocol.messages.inter_broker import UpdateMetadataPartition
+from barnabas.protocol.messages.inter_broker import UpdateMetadataBroker, UpdateMetadataPartition
 from barnabas.protocol.topic_names import INTERNAL_TOPICS, validate_topic_name
 
 _NULL_NAME_SINCE: Final = 12
@@ -151,13 +151,14 @@ def _answer(services: Services, request: ApiRequest) -> None:
     hidden = _hidden(services, request, current)
     codes = _ask_to_create(services, request, current, hidden)
     operations = _cluster_operations(services, request)
-    question = *_question(request), hidden, operations, *codes.items()
+    gone = _gone(services, request, current)
+    question = *_question(request), hidden, operations, *gone, *codes.items()
     # The operations on topics may be another principal's.
     is_shared = services.authorizer is None or not request.body.include_topic_authorized_operations
     answer: Any = cache.answers.find(version, question) if is_shared else None
 
     def build() -> wire.MetadataResponse:
-        response = _build(services, request, current, hidden, codes)
+        response = _build(services, request, current, hidden, codes, gone.values())
         response.cluster_authorized_operations = operations
         return response
 
@@ -251,6 +252,7 @@ def _build(
     current: ClusterMetadata,
     hidden: Container[str],
     codes: Mapping[str, ErrorCode],
+    gone: Iterable[UpdateMetadataBroker] = (),
 ) -> wire.MetadataResponse:
     body: wire.MetadataRequest = request.body
     cache = services.metadata
@@ -268,7 +270,7 @@ def _build(
         for topic in topics:
             topic.name = topic.name or ""
     return wire.MetadataResponse(
-        brokers=live_brokers(cache, current, request.raw.peer.listener_name),
+        brokers=live_brokers(cache, current, request.raw.peer.listener_name, gone),
         cluster_id=services.cluster_id,
         controller_id=named_controller(cache, current),
         topics=topics,
@@ -294,15 +296,47 @@ def refusal_of_metadata(services: Services, request: ApiRequest, code: ErrorCode
     return response
 
 
+def _gone(
+    services: Services, request: ApiRequest, current: ClusterMetadata
+) -> dict[tuple[int, int], UpdateMetadataBroker]:
+    """The brokers that died a moment ago, for a client that may not have heard of it: named once more.
+
+    As soon as an answer omits a broker, librdkafka takes from it all partitions that it leads, on a thread of
+    its own. If that comes after the answer's new leaders were taken, the partitions have no leader, until
+    librdkafka asks again by its timer, up to a second later. In the next answer the partitions have moved,
+    and the broker must be omitted: librdkafka waits ever longer before it connects to one that it knows.
+    """
+    raw, session = request.raw, request.raw.peer.session
+    if request.api_version is None or raw.connection_age_ms < _SETTLED_AFTER_MS:
+        return {}
+    gone = [current.brokers[broker_id] for broker_id in services.metadata.suspects & current.brokers.keys()]
+    departed = current.lately_departed(monotonic_ms())
+    gone += (each.broker for each in departed if each.since_ms * 1e6 > raw.peer.opened_ns)
+    if not gone:
+        return {}
+    registrations = {(broker.broker_id, broker.broker_epoch): broker for broker in gone}
+    unnamed = {key: broker for key, broker in registrations.items() if key not in session.named_gone}
+    if request.body.topics or _asks_for_all(request):
+        session.named_gone = frozenset(registrations)
+    return unnamed
+
+
 def live_brokers(
-    cache: MetadataCache, current: ClusterMetadata, listener_name: str
+    cache: MetadataCache,
+    current: ClusterMetadata,
+    listener_name: str,
+    gone: Iterable[UpdateMetadataBroker] = (),
 ) -> list[wire.MetadataBroker]:
-    """The live brokers that have this listener, without suspects."""
+    """The live brokers that have this listener, without suspects; and these that are gone."""
+    named = {broker.broker_id: broker for broker in gone}
     suspects = cache.suspects
+    named |= {key: broker for key, broker in current.brokers.items() if key not in suspects}
     return [
-        wire.MetadataBroker(node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
-        for broker_id, broker in current.brokers.items()
-        if broker_id not in suspects and (endpoint := current.endpoint(broker_id, listener_name)) is not None
+        wire.MetadataBroker(
+            node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+        )
+        for broker in named.values()
+        if (endpoint := endpoint_of(broker, listener_name)) is not None
     ]
 
 

@@ -26,6 +26,7 @@ class Session:
         "expires_at_ns",
         "grants",
         "host",
+        "named_gone",
         "on_authenticated",
         "on_failed",
         "principal",
@@ -40,6 +41,8 @@ class Session:
         """The decisions that the authorizer remembers; nothing else reads it."""
         self.reading_pace: Any = None
         """The pace of the peer as a consumer; only the fetch handler uses it."""
+        self.named_gone: frozenset[Any] = frozenset()
+        """The brokers that were gone when the peer last heard of leaders; only Metadata's handler uses it."""
         self.authenticator: Authenticator | None = None
         """None on a listener without SASL."""
         self.expires_at_ns = NEVER_NS

@@ -8,6 +8,7 @@ import pytest
 from barnabas.broker.base.clocks import monotonic_ms
 from barnabas.broker.cluster.metadata_cache import ClusterMetadata, MetadataAnswers, MetadataCache
 from barnabas.broker.handlers import metadata as handler
+from barnabas.broker.security.session import Session
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.messages.metadata import (
@@ -272,6 +273,11 @@ class Settled:
     def ask(self) -> Connection:
         return self._serving.send(named("topic"), version=9)
 
+    def brokers(self, session: Session, *topics: str, version: int | None = 9) -> list[int]:
+        """The brokers in an answer on the connection of this session."""
+        waiting = self._serving.send(named(*topics), INTERNAL, version=version, session=session)
+        return sorted(broker.node_id for broker in waiting.response.brokers)
+
     def wait(self, milliseconds: int) -> None:
         self._now_ms += milliseconds
         self._serving.expire(after_ms=milliseconds + 1)
@@ -340,6 +346,41 @@ def test_a_request_just_after_a_death_is_answered_as_soon_as_there_are_leaders(s
     waiting = settled.ask()
     settled.metadata.update(metadata({1: 10, 2: 20}, led_by(2, epoch=2)))
     assert leader_in(waiting) == 2
+
+
+def test_a_kafka_client_hears_once_more_of_a_broker_that_died(settled: Settled) -> None:
+    """librdkafka may lose the new leaders if the same answer omits the old one."""
+    first, second, third = Session(), Session(), Session()
+    # Answers with so many partitions are cached.
+    moved = [led_by(2, epoch=1, index=index) for index in range(MANY)]
+    settled.metadata.update(metadata({1: 10, 2: 20}, *moved))
+    settled.metadata.suspect(BrokerId(1))
+    assert settled.brokers(first, "topic", version=None) == [2]
+    assert settled.brokers(first) == [1, 2], "it has not heard of the new leaders by this"
+    assert [settled.brokers(first, "topic") for _ in range(2)] == [[1, 2], [2]]
+    settled.metadata.update(metadata({2: 20}))
+    assert settled.brokers(first, "topic") == [2], "it is the same death"
+    assert [settled.brokers(second, "topic") for _ in range(2)] == [[1, 2], [2]]
+    settled.metadata.update(metadata({1: 11, 2: 20}))
+    assert settled.brokers(first, "topic") == [1, 2]
+    settled.metadata.update(metadata({2: 20}))
+    assert [settled.brokers(first, "topic") for _ in range(2)] == [[1, 2], [2]]
+    settled.wait(6_000)
+    assert settled.brokers(third, "topic") == [2], "that was long ago"
+
+
+def test_a_client_that_comes_after_a_death_hears_only_of_the_living(
+    settled: Settled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled.metadata.update(metadata({1: 10, 2: 20}, led_by(2, epoch=1)))
+    settled.metadata.suspect(BrokerId(1))
+    opened_ns = Connection.opened_ns
+    monkeypatch.setattr(Connection, "opened_ns", opened_ns + 1_000_000)
+    assert settled.brokers(Session(), "topic") == [2], "it may be younger than the suspicion"
+    settled.metadata.update(metadata({2: 20}))
+    monkeypatch.setattr(Connection, "opened_ns", opened_ns + 60_000_000_000)
+    monkeypatch.setattr(Connection, "received_ns", opened_ns + 60_100_000_000)
+    assert settled.brokers(Session(), "topic") == [2]
 
 
 MANY = 50
