@@ -16,8 +16,7 @@ import itertools
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Container, Hashable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -303,10 +302,12 @@ class FetchReader:
             if params.is_follower and size_bytes:
                 traffic.replication_bytes_out += size_bytes
                 self.quota.note(item.partition, size_bytes)
-                with suppress(ApiError):
-                    # A reassignment adds this follower.
-                    if params.replica_id in self.partition_of(item.partition).adding:
-                        traffic.reassignment_bytes_out += size_bytes
+                try:
+                    is_added = params.replica_id in self.partition_of(item.partition).adding
+                except ApiError:
+                    continue
+                if is_added:
+                    traffic.reassignment_bytes_out += size_bytes
 
     def _read_cold(self, params: FetchParams, result: FetchResult, turn: int) -> FetchResult:
         """Read the cold partitions of a result, waiting for the disk.
@@ -420,6 +421,17 @@ def find(partition_of: PartitionOf, item: FetchItem) -> Partition:
             ErrorCode.INCONSISTENT_TOPIC_ID, f"{item.partition} has id {partition.log.topic_id} here"
         )
     return partition
+
+
+def refusing(result: FetchResult, refused: Mapping[TopicPartition, ErrorCode]) -> FetchResult:
+    """Answer some partitions with an error instead."""
+    outcomes = [
+        FetchOutcome(item, PartitionRead.failed(refused[item.partition]))
+        if item.partition in refused
+        else FetchOutcome(item, read)
+        for item, read in result.outcomes
+    ]
+    return result._replace(outcomes=outcomes, is_urgent=True)
 
 
 def refusing_to_wait(result: FetchResult, doubt: Callable[[TopicPartition], object]) -> FetchResult:

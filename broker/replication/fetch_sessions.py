@@ -340,13 +340,11 @@ class FetchSession(FetchSource):
                 part = self._by_key.get(end.partition)
                 if part is None or applied.get(part) != end.fetch_offset:
                     raise UnfitProgress(f"{end.partition} is reported at {end.fetch_offset}")
-                _, fetch_offset, last_fetched_epoch, log_start_offset = end
-                part.item = part.item._replace(
-                    fetch_offset=fetch_offset,
-                    last_fetched_epoch=last_fetched_epoch,
-                    log_start_offset=log_start_offset,
-                )
-                items.append(part.item)
+                tp, epoch, _, _, _, max_bytes, topic_id, log_id = part.item
+                _, offset, last_epoch, start = end
+                item = FetchItem(tp, epoch, offset, last_epoch, start, max_bytes, topic_id, log_id)
+                part.item = item
+                items.append(item)
             missing = []
             for part, offset in applied.items():
                 if part.item.fetch_offset != offset:

@@ -26,11 +26,12 @@ from barnabas.broker.replication.become_leader_or_follower import RoleChanges
 from barnabas.broker.replication.delayed_delete import RecordDeletions
 from barnabas.broker.replication.delayed_fetch import (
     DelayedFetch,
-    FetchOutcome,
+    FetchItem,
     FetchParams,
     FetchReader,
     FetchResult,
     FetchSource,
+    refusing,
     refusing_to_wait,
 )
 from barnabas.broker.replication.delayed_produce import DelayedProduce, Unacknowledged
@@ -41,7 +42,7 @@ from barnabas.broker.replication.fetcher_thread import FetcherManager
 from barnabas.broker.replication.isr_changes import IsrChanges, IsrStore
 from barnabas.broker.replication.marker_writer import TransactionMarkers
 from barnabas.broker.replication.near_replicas import NearConsumer
-from barnabas.broker.replication.partition import EMPTY, EVER, Partition, PartitionRead
+from barnabas.broker.replication.partition import EVER, Partition
 from barnabas.broker.replication.replication_quota import ReplicationQuota
 from barnabas.broker.replication.sliced_checks import SlicedChecks
 from barnabas.broker.replication.subscriptions import FollowerEnd, Send, Subscription, leaves_nothing
@@ -399,7 +400,13 @@ class ReplicaManager:
                 superseded = self._parked.pop(params.replica_id, None)
                 if superseded is not None:
                     superseded.force_complete()
-                result = self._note_progress(params, result)
+                reported = [
+                    (item, read.log_end_offset)
+                    for item, read in result.outcomes
+                    if not read.error and read.diverging is None
+                ]
+                if refused := self._note_progress(params, reported):
+                    result = refusing(result, refused)
                 is_settled = params.subscribes and isinstance(source, FetchSession) and leaves_nothing(result)
             elif self.fence.reason is not None:
                 result = refusing_to_wait(result, self.doubt)
@@ -432,27 +439,29 @@ class ReplicaManager:
         self, subscription: Subscription, push_number: int, ends: Sequence[FollowerEnd]
     ) -> None:
         """A follower has applied a push. Raises UnfitProgress."""
-        outcomes = []
-        for item in subscription.reported(push_number, ends):
-            partition = self.roles.partitions.get(item.partition)
-            if partition is not None:
-                read = PartitionRead(EMPTY, log_end_offset=partition.log_end_offset)
-                outcomes.append(FetchOutcome(item, read))
-        if self._note_progress(subscription.params, FetchResult(outcomes, 0, False)).is_urgent:
+        partitions = self.roles.partitions
+        reported = [
+            (item, partition.log_end_offset)
+            for item in subscription.reported(push_number, ends)
+            if (partition := partitions.get(item.partition)) is not None
+        ]
+        if self._note_progress(subscription.params, reported):
             # The next fetch is answered with the error.
             subscription.end()
         subscription.wake()
 
-    def _note_progress(self, params: FetchParams, result: FetchResult) -> FetchResult:
-        """Move high watermarks and expand ISRs by the log ends that a follower's fetch reports."""
+    def _note_progress(
+        self, params: FetchParams, reported: Iterable[tuple[FetchItem, Offset]]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Move high watermarks and expand ISRs by the log ends that a follower reports.
+
+        Beside each is the leader's log end at that time. Returns the errors of those that are refused.
+        """
         now_ms = self.now_ms()
         registered = self._metadata.current.broker_epoch(params.replica_id)
         moved = []
-        outcomes = list(result.outcomes)
-        is_urgent = result.is_urgent
-        for index, (item, read) in enumerate(outcomes):
-            if read.error or read.diverging is not None:
-                continue
+        refused: dict[TopicPartition, ErrorCode] = {}
+        for item, leader_log_end_offset in reported:
             try:
                 partition = self.partition(item.partition)
                 progress = partition.follower_fetched(
@@ -462,12 +471,11 @@ class ReplicaManager:
                     registered_broker_epoch=registered,
                     fetch_offset=item.fetch_offset,
                     log_start_offset=item.log_start_offset,
-                    leader_log_end_offset=read.log_end_offset,
+                    leader_log_end_offset=leader_log_end_offset,
                     now_ms=now_ms,
                 )
             except ApiError as error:
-                outcomes[index] = FetchOutcome(item, PartitionRead.failed(error.code))
-                is_urgent = True
+                refused[item.partition] = error.code
                 continue
             if progress.pending is not None:
                 # First, because a proposal that is not submitted keeps the ISR pending.
@@ -477,7 +485,7 @@ class ReplicaManager:
             self.deletions.check(item.partition)
         for tp in moved:
             self._high_watermark_moved(tp)
-        return result._replace(outcomes=outcomes, is_urgent=is_urgent)
+        return refused
 
     # Background work, called by the scheduler
 
