@@ -259,6 +259,10 @@ class MetadataCache:
         broker_epoch = self.current.broker_epoch(broker_id)
         if broker_epoch is not None:
             self._reached[broker_id] = broker_epoch
+        self.end_suspicion(broker_id)
+
+    def end_suspicion(self, broker_id: BrokerId) -> None:
+        """Nothing speaks against a peer any more, though it may not have answered."""
         if broker_id in self.suspects:
             with self._lock:
                 self.suspects -= {broker_id}

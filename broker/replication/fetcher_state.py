@@ -513,7 +513,7 @@ class LeaderFetches:
     def end_suspicion(self) -> None:
         """Trust the leader again, unless its port refuses connections."""
         if not self._is_refused:
-            self._metadata.trust(self.leader)
+            self._metadata.end_suspicion(self.leader)
 
     def _apply(
         self,

@@ -190,6 +190,9 @@ def test_a_peer_is_reached_by_its_answer_while_it_has_that_epoch(cache: Metadata
     assert reached() == [True, False]
     cache.update(metadata(ALL | {2: 21}))
     assert reached() == [True, False]
+    cache.suspect(TWO)
+    cache.end_suspicion(TWO)
+    assert (cache.suspects, reached()) == (frozenset(), [True, False]), "it has not answered in this epoch"
     cache.trust(TWO)
     assert reached() == [False, True]
 
