@@ -25,9 +25,10 @@ from setuptools.command.build_ext import build_ext
 
 MODULES = {
     "broker.base": "purgatory",
-    "broker.log": "appending log_transactions producer_state",
+    "broker.handlers": "dispatcher produce",
+    "broker.log": "appending log_transactions producer_state record_checks",
     "broker.replication": "delayed_fetch delayed_produce fetch_sessions followers partition replica_manager "
-    "rules sliced_checks",
+    "rules sliced_checks subscriptions",
     "protocol": "batch_builder ids invariants record_batch record_walk records varint",
 }
 """By package: their names under `barnabas`."""

@@ -6,7 +6,7 @@ just confirmed it: see `coordinators.transactions.verification`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final
@@ -22,7 +22,7 @@ from barnabas.broker.log.appending import ProducedBatches, count_batches, parse_
 from barnabas.broker.log.log_transactions import VerificationGuard
 from barnabas.broker.log.producer_state import VerificationGuards
 from barnabas.broker.log.record_checks import are_quickly_prepared
-from barnabas.broker.network.request import Lane
+from barnabas.broker.network.request import Lane, Request
 from barnabas.broker.replication.replica_manager import AppendAnswer
 from barnabas.broker.security.authorizer import Authorizer
 from barnabas.common.security.acl import Operation, ResourceType
@@ -63,10 +63,9 @@ def handle(services: Services, request: ApiRequest) -> None:
 
 
 def _produce(services: Services, request: ApiRequest, body: wire.ProduceRequest) -> None:
-    tps: list[TopicPartition] = []
-    refused: list[wire.PartitionProduceResponse | None] = []
-    batches: list[Named] = []
-    is_transactional, texts = 0, ErrorTexts()
+    produce = _Produce(services, request)
+    tps, refused, batches = produce.tps, produce.refused, produce.batches
+    is_transactional = 0
     authorizer = services.authorizer
     writable = None if authorizer is None else _writable(services, authorizer, request)
     for topic in body.topic_data:
@@ -79,42 +78,116 @@ def _produce(services: Services, request: ApiRequest, body: wire.ProduceRequest)
                     raise api_error(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 produced = _checked(services, body.acks, request.api_version, tp, data.records)
             except ApiError as error:
-                refused.append(_refusal(tp, error, texts))
+                refused.append(produce.refusal(tp, error))
                 continue
             batches.append((tp, produced))
             refused.append(None)
             for _, header in produced.batches:
                 is_transactional |= header.attributes & TRANSACTIONAL_MASK
+    if is_transactional:
+        produce.confirm()
+    else:
+        produce.append(_NO_REFUSALS, _NO_GUARDS)
 
-    @request.answering
-    def answer(appended: list[wire.PartitionProduceResponse]) -> None:
-        rest = iter(appended)
-        responses = [response or next(rest) for response in refused]
-        if request.quotas is not None:
-            request.charge_produced()
-        if body.acks != 0:
-            request.respond(_response(services, request, tps, responses))
-        else:
-            _end_unanswered(request, tps, responses)
 
-    def append(unconfirmed: Refusals, guards: Guards) -> None:
+class _Produce:
+    """A request from its check to its answer.
+
+    Its steps are methods: compiled, functions within a function that know each other are a cycle of
+    references, which would keep the records until a collection.
+    """
+
+    def __init__(self, services: Services, request: ApiRequest) -> None:
+        self.tps: list[TopicPartition] = []
+        self.refused: list[wire.PartitionProduceResponse | None] = []
+        """The answer of each partition that is refused, by its place."""
+        self.batches: list[Named] = []
+        self._services = services
+        self._request = request
+        self._guards: dict[TopicPartition, VerificationGuards] = {}
+        self._texts: ErrorTexts | None = None
+
+    def refusal(self, tp: TopicPartition, error: ApiError) -> wire.PartitionProduceResponse:
+        texts = self._texts = self._texts or ErrorTexts()
+        return wire.PartitionProduceResponse(
+            index=tp.partition, error_code=int(error.code), error_message=texts.of(error)
+        )
+
+    def append(self, unconfirmed: Refusals, guards: Guards) -> None:
         """Append the batches that are not refused, in the lane that they need."""
+        batches = self.batches
         if unconfirmed:
-            for index, tp in enumerate(tps):
-                refused[index] = unconfirmed.get(tp) or refused[index]
-        accepted = [named for named in batches if named[0] not in unconfirmed] if unconfirmed else batches
-
-        write = partial(_write, services, request, accepted, answer, guards, texts)
-        lane = _lane_for(services, accepted)
+            for index, tp in enumerate(self.tps):
+                self.refused[index] = unconfirmed.get(tp) or self.refused[index]
+            batches = [named for named in batches if named[0] not in unconfirmed]
+        services, request = self._services, self._request
+        answer = request.answering(self._answer)
+        write = partial(_write, services, request, batches, answer, guards, self._texts)
+        lane = _lane_for(services, batches)
         if lane is None:
             write()
         else:
             request.raw.continue_in(lane, write)
 
-    if is_transactional:
-        _confirm(services, request, tps, batches, append, texts)
-    else:
-        append(_NO_REFUSALS, _NO_GUARDS)
+    def _answer(self, appended: list[wire.PartitionProduceResponse]) -> None:
+        services, request = self._services, self._request
+        rest = iter(appended)
+        responses = [response or next(rest) for response in self.refused]
+        if request.quotas is not None:
+            request.charge_produced()
+        if request.body.acks != 0:
+            request.respond(_response(services, request, self.tps, responses))
+        else:
+            _end_unanswered(request, self.tps, responses)
+
+    # Transactions
+
+    def confirm(self) -> None:
+        """Append when the coordinator has confirmed the transaction where it is not ongoing.
+
+        The connection's later requests wait, so that none overtakes this one.
+        """
+        services, request = self._services, self._request
+        if request.raw.lane is Lane.NETWORK and services.replicas.waits_for_disk(
+            [tp for tp, _ in self.batches]
+        ):
+            # The guards take the locks of the logs, which an append that waits for a disk holds.
+            request.raw.continue_in(Lane.DISK, self.confirm)
+            return
+        try:
+            producer = _only_producer(services, request, self.batches)
+        except ApiError as error:
+            # As in Kafka also of refused topics: it ends the producer, their error only a transaction.
+            self.append({tp: self.refusal(tp, error) for tp in self.tps}, _NO_GUARDS)
+            return
+        if producer is None:
+            self.append(_NO_REFUSALS, _NO_GUARDS)
+            return
+        producer_id, epoch = producer
+        adds = request.is_since(_ADDS_PARTITIONS_SINCE)
+        guards, unasked = _guards(services, self.batches, producer_id, epoch, adds)
+        self._guards = guards | unasked
+        if not guards or not services.verification.asks(adds):
+            self.append(_NO_REFUSALS, self._guards)
+            return
+        addition = AddPartitions(producer_id, epoch, frozenset(guards), verify_only=not adds)
+        # A coordinator in this process appends to its own log.
+        request.raw.continue_in(Lane.GENERAL, partial(self._ask, addition))
+
+    def _ask(self, addition: AddPartitions) -> None:
+        raw, outcomes = self._request.raw, list[Outcome]()
+        raw.pause(partial(self._confirmed, outcomes))
+        # The coordinator may keep what it calls for long, but not the records.
+        answered = partial(_answered, raw, outcomes)
+        self._services.verification.confirm(self._request.body.transactional_id, addition, answered)
+
+    def _confirmed(self, outcomes: list[Outcome]) -> None:
+        unconfirmed = {
+            tp: self.refusal(tp, _unconfirmed(self._request, error))
+            for tp, error in outcomes[0].items()
+            if error is not ErrorCode.NONE
+        }
+        self.append(unconfirmed, self._guards)
 
 
 def _write(
@@ -123,7 +196,7 @@ def _write(
     batches: Sequence[Named],
     answer: AppendAnswer,
     guards: Guards,
-    texts: ErrorTexts,
+    texts: ErrorTexts | None,
 ) -> None:
     raw, body = request.raw, request.body
     timers = raw.deadlines if raw.lane is _NETWORK else None
@@ -161,69 +234,12 @@ def _lane_for(services: Services, batches: Iterable[Named]) -> Lane | None:
     return None if are_quickly_prepared(prepared) else Lane.RECORDS
 
 
-def _refusal(tp: TopicPartition, error: ApiError, texts: ErrorTexts) -> wire.PartitionProduceResponse:
-    return wire.PartitionProduceResponse(
-        index=tp.partition, error_code=int(error.code), error_message=texts.of(error)
-    )
-
-
 # Transactions
 
 
-def _confirm(
-    services: Services,
-    request: ApiRequest,
-    tps: Sequence[TopicPartition],
-    batches: Sequence[Named],
-    append: Callable[[Refusals, Guards], None],
-    texts: ErrorTexts,
-) -> None:
-    """Append when the coordinator has confirmed the transaction in the partitions where it is not ongoing.
-
-    The connection's later requests wait, so that none overtakes this one.
-    """
-    if request.raw.lane is Lane.NETWORK and services.replicas.waits_for_disk(tp for tp, _ in batches):
-        # The guards take the locks of the logs, which an append that waits for a disk holds.
-        request.raw.continue_in(Lane.DISK, lambda: _confirm(services, request, tps, batches, append, texts))
-        return
-    try:
-        producer = _only_producer(services, request, batches)
-    except ApiError as error:
-        # As in Kafka also of topics that are refused: it ends the producer, their error only a transaction.
-        append({tp: _refusal(tp, error, texts) for tp in tps}, _NO_GUARDS)
-        return
-    if producer is None:
-        append(_NO_REFUSALS, _NO_GUARDS)
-        return
-    producer_id, epoch = producer
-    adds = request.is_since(_ADDS_PARTITIONS_SINCE)
-    guards, unasked = _guards(services, batches, producer_id, epoch, adds)
-    if not guards or not services.verification.asks(adds):
-        append(_NO_REFUSALS, guards | unasked)
-        return
-    addition = AddPartitions(producer_id, epoch, frozenset(guards), verify_only=not adds)
-    outcomes: list[Outcome] = []
-
-    def confirmed() -> None:
-        unconfirmed = {
-            tp: _refusal(tp, _unconfirmed(request, error), texts)
-            for tp, error in outcomes[0].items()
-            if error is not ErrorCode.NONE
-        }
-        append(unconfirmed, guards | unasked)
-
-    raw = request.raw
-
-    def answered(outcome: Outcome) -> None:
-        outcomes.append(outcome)
-        raw.resume()
-
-    def ask() -> None:
-        raw.pause(confirmed)
-        services.verification.confirm(request.body.transactional_id, addition, answered)
-
-    # A coordinator in this process appends to its own log.
-    request.raw.continue_in(Lane.GENERAL, ask)
+def _answered(raw: Request, outcomes: list[Outcome], outcome: Outcome) -> None:
+    outcomes.append(outcome)
+    raw.resume()
 
 
 def _first_attributes(records: Any) -> int:
@@ -271,9 +287,10 @@ def _guards(
     guards: dict[TopicPartition, VerificationGuards] = {}
     unasked: dict[TopicPartition, VerificationGuards] = {}
     for tp, produced in batches:
-        first = next((header for _, header in produced.batches if header.is_transactional), None)
-        if first is None:
+        transactional = [header for _, header in produced.batches if header.is_transactional]
+        if not transactional:
             continue
+        first = transactional[0]
         partition = services.replicas.roles.partitions.get(tp)
         if partition is None or not partition.is_leader:
             guard = VerificationGuard(producer_id, epoch, first.base_sequence, adds)

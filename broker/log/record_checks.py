@@ -15,7 +15,7 @@ limits on timestamps).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -45,7 +45,7 @@ from barnabas.protocol.record_batch import (
     parse_header,
     write_crc,
 )
-from barnabas.protocol.record_walk import PIECE_BYTES, WalkedRecords, iter_heads, walk_produced
+from barnabas.protocol.record_walk import PIECE_BYTES, RecordHead, WalkedRecords, iter_heads, walk_produced
 
 MAX_FAULTS: Final = 1_000
 """The number of refused records of a batch that are named."""
@@ -207,23 +207,29 @@ def _check_demands(
     max_bytes: int,
 ) -> None:
     if config.is_compacted:
-        faults = (
-            RecordFault(index, f"record {index} has no key; {tp} is compacted")
-            for index, head in enumerate(iter_heads(batch, header, max_bytes))
-            if not head.has_key
-        )
-        _refuse_if_any(ErrorCode.INVALID_RECORD, faults)
+        _refuse_if_any(ErrorCode.INVALID_RECORD, _without_key(tp, iter_heads(batch, header, max_bytes)))
     if config.limits_timestamps:
         least = now_ms - config.timestamp_before_max_ms
         most = now_ms + config.timestamp_after_max_ms
-        faults = (
-            RecordFault(
-                index, f"record {index} has timestamp {head.timestamp_ms}, allowed are {least} to {most}"
-            )
-            for index, head in enumerate(iter_heads(batch, header, max_bytes))
-            if head.timestamp_ms != NO_TIMESTAMP and not least <= head.timestamp_ms <= most
-        )
+        faults = _outside(least, most, iter_heads(batch, header, max_bytes))
         _refuse_if_any(ErrorCode.INVALID_TIMESTAMP, faults)
+
+
+# Not generator expressions: compiled, those are lists of all faults.
+
+
+def _without_key(tp: TopicPartition, heads: Iterable[RecordHead]) -> Iterator[RecordFault]:
+    for index, head in enumerate(heads):
+        if not head.has_key:
+            yield RecordFault(index, f"record {index} has no key; {tp} is compacted")
+
+
+def _outside(least: int, most: int, heads: Iterable[RecordHead]) -> Iterator[RecordFault]:
+    """Those with a timestamp outside these bounds."""
+    for index, head in enumerate(heads):
+        if head.timestamp_ms != NO_TIMESTAMP and not least <= head.timestamp_ms <= most:
+            text = f"record {index} has timestamp {head.timestamp_ms}, allowed are {least} to {most}"
+            yield RecordFault(index, text)
 
 
 def _refuse_if_any(code: ErrorCode, faults: Iterator[RecordFault]) -> None:

@@ -904,7 +904,7 @@ def _read_committed(
     A cleaning may replace a segment between the two look-ups, which then do not fit each other.
     """
 
-    def look() -> tuple[ReadResult, list[AbortedTransaction]]:
+    def look(_: object) -> tuple[ReadResult, list[AbortedTransaction]]:
         result = log.read(
             fetch_offset,
             max_bytes,
@@ -917,4 +917,4 @@ def _read_committed(
         start = max(fetch_offset, result.start_offset)
         return result, log.aborted_transactions(start, result.next_offset, may_wait=may_wait)
 
-    return look_up(log, lambda _: look(), may_wait=may_wait)
+    return look_up(log, look, may_wait=may_wait)

@@ -354,6 +354,7 @@ def fetches_name_an_earlier_broker_epoch(setattr_: SetAttr) -> None:
 @found_in("pushes", 17)
 @found_in("groups, pushes", 0)
 @found_in("exactly once, pushes", 4)
+@of_compiled_code
 def pushes_count_as_applied_when_they_are_sent(setattr_: SetAttr) -> None:
     """The next fetch of a follower that has ignored some leaves a hole in its log."""
     setattr_(FetchSession, "unsend", lambda self, parts: None)

@@ -222,6 +222,7 @@ def test_an_append_to_a_slow_disk_continues_on_a_worker(
     assert (connection.is_answered, connection.request.lane) == (False, Lane.DISK)
 
 
+@PURE_PYTHON_ONLY
 @pytest.mark.parametrize(
     ("batches", "lane"),
     [([500], Lane.NETWORK), ([501], Lane.RECORDS), ([250, 251], Lane.RECORDS), ([300, None], Lane.NETWORK)],

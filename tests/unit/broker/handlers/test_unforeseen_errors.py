@@ -44,7 +44,9 @@ def fail(*args: Any, **kwargs: Any) -> Any:
     [
         pytest.param(FETCH, fetch, "_partition", id="fetch"),
         pytest.param(FOLLOW, fetch, "_partition", id="fetch of a follower"),
-        pytest.param(produce_request(batch(b"a"), acks=-1), produce, "_response", id="produce"),
+        pytest.param(
+            produce_request(batch(b"a"), acks=-1), produce, "_response", id="produce", marks=PURE_PYTHON_ONLY
+        ),
         pytest.param(deletion(), log_offsets, "_deletion_result", id="delete records"),
         pytest.param(DescribeGroupsRequest(groups=["g"]), groups, "_describe", id="describe groups"),
         pytest.param(
