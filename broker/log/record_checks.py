@@ -225,7 +225,7 @@ def _without_key(tp: TopicPartition, heads: Iterable[RecordHead]) -> Iterator[Re
 
 
 def _outside(least: int, most: int, heads: Iterable[RecordHead]) -> Iterator[RecordFault]:
-    """Those with a timestamp outside these bounds."""
+    """The faults of the records whose timestamp is outside these bounds."""
     for index, head in enumerate(heads):
         if head.timestamp_ms != NO_TIMESTAMP and not least <= head.timestamp_ms <= most:
             text = f"record {index} has timestamp {head.timestamp_ms}, allowed are {least} to {most}"

@@ -455,7 +455,7 @@ class ReplicaManager:
     ) -> dict[TopicPartition, ErrorCode]:
         """Move high watermarks and expand ISRs by the log ends that a follower reports.
 
-        Beside each is the leader's log end at that time. Returns the errors of those that are refused.
+        Each item comes with the leader's log end at that time. Returns the error of each refused partition.
         """
         now_ms = self.now_ms()
         registered = self._metadata.current.broker_epoch(params.replica_id)

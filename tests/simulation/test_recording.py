@@ -8,13 +8,16 @@ from tests.simulation.recording import frames_of_seed
 from tests.simulation.replays import FOLDER, PUBLISHED, recording_of, text_of
 from tests.support.compiled import PURE_PYTHON_ONLY
 
-OF_COMPILED_CODE = ("kip-101-power-cut", "stale-controller")
+WITH_PLANTED_MISTAKES = ("kip-101-power-cut", "stale-controller")
 """These replays plant mistakes that compiled code would not call."""
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[PURE_PYTHON_ONLY] if name in OF_COMPILED_CODE else []) for name in PUBLISHED],
+    [
+        pytest.param(name, marks=[PURE_PYTHON_ONLY] if name in WITH_PLANTED_MISTAKES else [])
+        for name in PUBLISHED
+    ],
 )
 def test_a_published_recording_is_the_present_history(name: str) -> None:
     text = (FOLDER / f"{name}.json").read_text()
